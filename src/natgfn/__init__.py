@@ -1,0 +1,14 @@
+"""natgfn: GFlowNets trained by natural gradient."""
+
+from . import envs as envs
+from . import metrics as metrics
+from . import objectives as objectives
+from . import occupancy as occupancy
+from . import optim as optim
+from . import policies as policies
+from . import sampling as sampling
+from . import solvers as solvers
+from . import statespace as statespace
+from .errors import NatgfnError as NatgfnError
+from .train import Run as Run
+from .train import train as train

@@ -1,0 +1,86 @@
+"""What an environment is: an acyclic construction of objects, one action at a time."""
+
+from abc import abstractmethod
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import equinox as eqx
+from jaxtyping import Array, Bool, Float, Int
+
+State: TypeAlias = Any
+"""A pytree of fixed-shape integer (or boolean) arrays that identifies a state."""
+
+Action: TypeAlias = Int[Array, ""] | int
+
+
+class AbstractEnv(eqx.Module):
+    """A pointed acyclic graph of states with a reward on its terminal states.
+
+    Every method is pure and handles one state; callers use `jax.vmap`. Stopping is an
+    action like any other, and leads to a terminal copy of the state. An action and the
+    state it leads to determine the state it came from: that is what `undo` returns.
+
+    Attributes:
+        num_actions: how many actions there are; masks say which are valid where.
+        max_steps: the length of the longest trajectory.
+    """
+
+    num_actions: eqx.AbstractVar[int]
+    max_steps: eqx.AbstractVar[int]
+
+    @abstractmethod
+    def init(self) -> State:
+        """The source $s_0$."""
+
+    @abstractmethod
+    def step(self, state: State, action: Action) -> State:
+        """The child along a valid action."""
+
+    @abstractmethod
+    def undo(self, state: State, action: Action) -> State:
+        """The parent from which `action` leads to `state`."""
+
+    @abstractmethod
+    def forward_mask(self, state: State) -> Bool[Array, " actions"]:
+        """The actions that can be taken."""
+
+    @abstractmethod
+    def backward_mask(self, state: State) -> Bool[Array, " actions"]:
+        """The actions that can have been the last one; all of them are parents under `undo`."""
+
+    @abstractmethod
+    def is_terminal(self, state: State) -> Bool[Array, ""]:
+        """Whether the object is complete."""
+
+    @abstractmethod
+    def observe(self, state: State) -> Float[Array, " features"]:
+        """The state as a network sees it."""
+
+    @abstractmethod
+    def log_reward(self, state: State) -> Float[Array, ""]:
+        """$\\log R(x)$ of a terminal state; minus infinity is allowed."""
+
+
+@runtime_checkable
+class ListsObjects(Protocol):
+    """An environment that can list its objects without constructing them.
+
+    `natgfn check` compares the list with what can be reached.
+    """
+
+    def objects(self) -> State:
+        """Every terminal state with positive reward, along a leading axis."""
+        ...
+
+
+@runtime_checkable
+class OnGrid(Protocol):
+    """An environment whose states have integer coordinates; `occupancy.Factorised` needs them."""
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The number of values of each coordinate."""
+        ...
+
+    def coordinates(self, state: State) -> Int[Array, " dims"]:
+        """The coordinates of a state, each from 0 to its side minus 1."""
+        ...

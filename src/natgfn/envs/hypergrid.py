@@ -1,0 +1,108 @@
+"""The hypergrid of Malkin et al. (2022), the benchmark of `fig:hypergrid`."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from .base import AbstractEnv, Action
+
+
+class GridState(NamedTuple):
+    cell: Int[Array, " dims"]
+    stopped: Bool[Array, ""]
+
+
+class Hypergrid(AbstractEnv):
+    r"""A grid with $H$ cells a side: increment a coordinate, or stop and collect the reward.
+
+    $$R(s) = R_0 + \tfrac12 \prod_d 1\{\tfrac14 < |x_d - \tfrac12| < \tfrac12\}
+           + 2 \prod_d 1\{\tfrac3{10} < |x_d - \tfrac12| < \tfrac25\},
+      \qquad x_d = s_d / (H - 1).$$
+
+    Attributes:
+        side: $H$, cells a side.
+        dims: $D$, coordinates.
+        floor: $R_0$, the reward of every cell.
+        outer_bound: whether the plateau excludes $|x_d - 1/2| = 1/2$, as the paper prints
+            it. Most code of the field leaves that bound out.
+    """
+
+    side: int = 8
+    dims: int = 2
+    floor: float = 1e-3
+    outer_bound: bool = True
+
+    def __check_init__(self):
+        if self.side < 2:
+            raise ValueError(f"side must be at least 2, got {self.side}")
+        if self.dims < 1:
+            raise ValueError(f"dims must be at least 1, got {self.dims}")
+        if not 0 < self.floor < float("inf"):
+            raise ValueError(f"floor must be positive and finite, got {self.floor}")
+
+    @property
+    def num_actions(self) -> int:
+        return self.dims + 1
+
+    @property
+    def max_steps(self) -> int:
+        return self.dims * (self.side - 1) + 1
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        return (self.side,) * self.dims
+
+    def coordinates(self, state: GridState) -> Int[Array, " dims"]:
+        return state.cell
+
+    def init(self) -> GridState:
+        return GridState(jnp.zeros(self.dims, jnp.int32), jnp.array(False))
+
+    def step(self, state: GridState, action: Action) -> GridState:
+        return GridState(state.cell + self._move(action), jnp.asarray(action == self.dims))
+
+    def undo(self, state: GridState, action: Action) -> GridState:
+        return GridState(state.cell - self._move(action), jnp.array(False))
+
+    def _move(self, action: Action) -> Int[Array, " dims"]:
+        return (jnp.arange(self.dims) == action).astype(jnp.int32)
+
+    def forward_mask(self, state: GridState) -> Bool[Array, " actions"]:
+        return ~state.stopped & jnp.append(state.cell < self.side - 1, True)
+
+    def backward_mask(self, state: GridState) -> Bool[Array, " actions"]:
+        return jnp.append(~state.stopped & (state.cell > 0), state.stopped)
+
+    def is_terminal(self, state: GridState) -> Bool[Array, ""]:
+        return state.stopped
+
+    def observe(self, state: GridState) -> Float[Array, " features"]:
+        """One-hot coordinates."""
+        return (state.cell[:, None] == jnp.arange(self.side)).astype(float).ravel()
+
+    def log_reward(self, state: GridState) -> Float[Array, ""]:
+        plateau, peak = self._indicators()
+        reward = (
+            self.floor
+            + 0.5 * jnp.all(jnp.asarray(plateau)[state.cell])
+            + 2.0 * jnp.all(jnp.asarray(peak)[state.cell])
+        )
+        return jnp.log(reward)
+
+    def _indicators(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both indicators for each value of a coordinate, in integers: floats move the peaks.
+
+        With $m = H-1$, the distance $|x - 1/2|$ is `twice` $/ 2m$. At $H = 16$ the float64
+        evaluation puts index 12 on the wrong side of $3/10$ and makes nine peaks of four.
+        """
+        m = self.side - 1
+        twice = abs(2 * np.arange(self.side) - m)
+        plateau = (2 * twice > m) & ((twice < m) | (not self.outer_bound))
+        peak = (3 * m < 5 * twice) & (5 * twice < 4 * m)
+        return plateau, peak
+
+    def objects(self) -> GridState:
+        cells = np.indices(self.sides, np.int32).reshape(self.dims, -1).T
+        return GridState(jnp.asarray(cells), jnp.ones(len(cells), bool))

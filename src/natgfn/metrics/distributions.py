@@ -1,0 +1,42 @@
+r"""How far a terminal law $q$ is from the target $\pi = R / Z$. Everything in nats."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def total_variation(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
+    r"""$\tfrac12 \sum_x |q(x) - p(x)|$."""
+    return jnp.sum(jnp.abs(q - p)) / 2
+
+
+def kl_divergence(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
+    r"""$\sum_x q \log(q / p)$.
+
+    Summed as $q \log(q/p) - q + p$, whose terms are all positive: the rounding of $q$ and $p$ to
+    a sum of one does not show, however close they are.
+    """
+    both = (q > 0) & (p > 0)
+    ratio = jnp.where(both, q, 1.0) / jnp.where(both, p, 1.0)
+    terms = jnp.where(both, q * jnp.log(ratio) - q + p, p)
+    return jnp.where(jnp.any((q > 0) & (p == 0)), jnp.inf, jnp.sum(terms))
+
+
+def jensen_shannon(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
+    """The mean divergence of both laws from their mixture."""
+    middle = (q + p) / 2
+    return (kl_divergence(q, middle) + kl_divergence(p, middle)) / 2
+
+
+def expected_log_reward(
+    q: Float[Array, " n"], log_reward: Float[Array, " n"]
+) -> Float[Array, ""]:
+    r"""$E_q[\log R]$, which the paper calls ELBO."""
+    return jnp.sum(jnp.where(q > 0, q * log_reward, 0.0))
+
+
+def modes_found(
+    q: Float[Array, " n"], p: Float[Array, " n"], log_reward: Float[Array, " n"], share: float = 0.1
+) -> Float[Array, ""]:
+    """How many objects of the highest reward have at least `share` of their due probability."""
+    best = log_reward >= jnp.max(log_reward) - 1e-9
+    return jnp.sum(best & (q >= share * p)).astype(q.dtype)

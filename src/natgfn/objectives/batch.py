@@ -1,0 +1,93 @@
+"""A batch of trajectories evaluated: lines 2 to 5 of `alg:natgrad_gflownet`."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..envs.base import AbstractEnv
+from ..policies import Flow
+from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, along
+from .penalties import curvature, slope
+from .trajectory_balance import TrajectoryBalance
+
+
+class Batch(eqx.Module):
+    r"""Residuals of a batch, their weights, and the way back to the parameters.
+
+    Attributes:
+        paths: the trajectories.
+        probs: their log-probabilities.
+        residuals: $\delta_i$.
+        weights: $w_i = \nu(\tau_i) / \mu(\tau_i)$, of the objective.
+        omega: $\omega_i = q_\theta(\tau_i) / \mu(\tau_i)$, of the Fisher.
+        objective: what was evaluated.
+        push: $v \mapsto J v$, the change of every residual along a change of the parameters.
+        pull: $x \mapsto J^\top x = \sum_i x_i \nabla \delta_i$.
+    """
+
+    paths: Trajectories
+    probs: PathLogProbs
+    residuals: Float[Array, " n"]
+    weights: Float[Array, " n"]
+    omega: Float[Array, " n"]
+    objective: TrajectoryBalance
+    push: Callable[[Flow], Float[Array, " n"]]
+    pull: Callable[[Float[Array, " n"]], Flow]
+
+    @property
+    def size(self) -> int:
+        return self.residuals.size
+
+    @property
+    def loss(self) -> Float[Array, ""]:
+        return jnp.mean(self.weights * jax.vmap(self.objective.penalty)(self.residuals))
+
+    def gradient(self) -> Flow:
+        r"""$\frac1N \sum_i w_i\, \ell'(\delta_i)\, \nabla \delta_i$: $\widehat h_\theta$, $\widehat g_\phi$ and $\widehat g_\xi$."""
+        return self.pull(self.weights * slope(self.objective.penalty, self.residuals) / self.size)
+
+    def least_squares_weights(self) -> Float[Array, " n"]:
+        r"""$w_i\, \ell'(\delta_i) / 2\delta_i$: the objective as a weighted sum of squares near here."""
+        return self.weights * curvature(self.objective.penalty, self.residuals)
+
+
+def evaluate(
+    objective: TrajectoryBalance,
+    env: AbstractEnv,
+    flow: Flow,
+    paths: Trajectories,
+    *,
+    proposal: AbstractProposal,
+    reference: AbstractProposal | None,
+    weighting: Weighting,
+) -> Batch:
+    r"""Evaluate the objective on `paths`, which `proposal` drew.
+
+    Args:
+        objective: the residuals and the penalty on them.
+        env: the environment.
+        flow: the policies and $\log Z$.
+        paths: trajectories.
+        proposal: $\mu$, the law they were drawn from.
+        reference: $\nu$, the law that the objective averages over; the proposal if None.
+        weighting: how ratios of laws become weights.
+    """
+    params, static = eqx.partition(flow, eqx.is_inexact_array)
+
+    def residuals(params):
+        return objective.residuals(env, eqx.combine(params, static), paths)
+
+    delta, push, probs = jax.linearize(residuals, params, has_aux=True)
+    pull = jax.linear_transpose(push, params)
+    mask = probs.actions > -jnp.inf
+
+    def log_law(law: AbstractProposal) -> Float[Array, " n"]:
+        return along(law(probs.actions, mask), paths)
+
+    log_mu = log_law(proposal)
+    omega = weighting(probs.forward - log_mu)
+    weights = jnp.ones_like(delta) if reference is None else weighting(log_law(reference) - log_mu)
+    return Batch(paths, probs, delta, weights, omega, objective, push, lambda x: pull(x)[0])

@@ -1,0 +1,35 @@
+"""The Monte Carlo regime: the states that were visited (`prop:appendix_mc_regime`)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..fisher import Occupancy
+from ..sampling import Trajectories
+from .base import AbstractOccupancy
+
+
+class Sampled(AbstractOccupancy):
+    r"""Visited states, with the covariance exact in the action.
+
+    Every visit weighs $\omega_i / N$: one over the batch on-policy, importance-corrected
+    off-policy. Averaging `SampledScores` over the actions gives this, so it has less noise.
+    """
+
+    def __call__(self, env, policy, paths, omega):
+        states, weights = visits(paths, omega)
+        return Occupancy(states, weights)
+
+
+class SampledScores(AbstractOccupancy):
+    """Visited states and actions: the outer product of scores of `eq:sampled_fisher_training`."""
+
+    def __call__(self, env, policy, paths, omega):
+        states, weights = visits(paths, omega)
+        return Occupancy(states, weights, paths.actions.ravel())
+
+
+def visits(paths: Trajectories, omega: Float[Array, " n"]):
+    """Each visited state, and the weight of the visit."""
+    weights = jnp.where(paths.live, omega / omega.size, 0.0).ravel()
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), paths.before), weights

@@ -1,0 +1,100 @@
+r"""Natural-gradient steps as optax transformations (`eq:gflownet_natgrad_update`).
+
+They compose with everything of optax: clipping, momentum, schedules. What they need to know
+about the batch comes in as an extra argument of `update`.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..solvers import AbstractSolver, gauss_newton_step
+
+
+def natural_gradient(
+    solver: AbstractSolver, damping: float
+) -> optax.GradientTransformationExtraArgs:
+    r"""$h \mapsto (\widehat F + \lambda I)^{-1} h$; `update` takes the operator as `fisher`."""
+
+    def init(params):
+        return optax.EmptyState()
+
+    def update(updates, state, params=None, *, fisher, **extra: Any):
+        return solver.solve(fisher, updates, damping), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def fitted_natural_gradient(
+    solver: AbstractSolver, damping: float, backward: optax.GradientTransformation
+) -> optax.GradientTransformationExtraArgs:
+    r"""The natural direction with the step that fits the batch best, and $\log Z$ with it.
+
+    A sampled gradient gives each state on a trajectory that trajectory's whole residual. The
+    blocks of a per-step Fisher know nothing of each other, so each of the $T$ states corrects
+    all of it: the unit step is about $T$ times too long. Instead $\eta$ and the change $\zeta$ of
+    $\log Z$ minimise $\sum_i \omega_i (\delta_i + \zeta - \eta\, z_i^\top v)^2$, two numbers fitted to $N$
+    residuals. The direction is that of the residuals with $\log Z$ already at its best, that
+    is, centred: a $\log Z$ that is far off would otherwise drown it in noise.
+
+    `update` takes `fisher` and `batch`, and handles a whole `Flow`.
+    """
+
+    def init(params):
+        return backward.init(params.backward)
+
+    def update(updates, state, params, *, fisher, batch, **extra: Any):
+        weights = batch.least_squares_weights()
+        share = weights / jnp.sum(weights)
+        mean = share @ batch.residuals
+        centred = batch.residuals - mean
+        direction = solver.solve(fisher, batch.pull(2 * share * centred).forward, damping)
+        still = jax.tree.map(jnp.zeros_like, params)
+        slope = batch.push(eqx.tree_at(lambda flow: flow.forward, still, direction))
+        mean_slope = share @ slope
+        spread = share @ (slope - mean_slope) ** 2
+        # Equal residuals leave nothing to fit but log Z.
+        rate = jnp.where(spread > 0, share @ (slope * centred) / jnp.where(spread > 0, spread, 1), 0)
+        back, state = backward.update(updates.backward, state, params.backward)
+        forward = jax.tree.map(lambda v: -rate * v, direction)
+        return type(updates)(forward, back, rate * mean_slope - mean), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def gauss_newton(damping: float) -> optax.GradientTransformationExtraArgs:
+    """The sample-space step, for all parameters at once; `update` takes `gram` and `batch`."""
+
+    def init(params):
+        return optax.EmptyState()
+
+    def update(updates, state, params=None, *, gram, batch, **extra: Any):
+        return gauss_newton_step(gram, batch, damping), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def by_part(
+    forward: optax.GradientTransformation,
+    backward: optax.GradientTransformation,
+    log_z: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """One transformation for each part of a `Flow`."""
+    parts = {"forward": forward, "backward": backward, "log_z": log_z}
+    parts = {name: optax.with_extra_args_support(part) for name, part in parts.items()}
+
+    def init(params):
+        return {name: part.init(getattr(params, name)) for name, part in parts.items()}
+
+    def update(updates, state, params, **extra: Any):
+        done = {
+            name: part.update(getattr(updates, name), state[name], getattr(params, name), **extra)
+            for name, part in parts.items()
+        }
+        stepped = type(updates)(**{name: value for name, (value, _) in done.items()})
+        return stepped, {name: new for name, (_, new) in done.items()}
+
+    return optax.GradientTransformationExtraArgs(init, update)

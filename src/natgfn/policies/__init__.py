@@ -1,0 +1,10 @@
+"""Policies: how the probabilities of actions are parameterised."""
+
+from .backward import PathCount as PathCount
+from .backward import Uniform as Uniform
+from .base import AbstractPolicy as AbstractPolicy
+from .base import Flow as Flow
+from .base import masked_log_softmax as masked_log_softmax
+from .tabular import Tabular as Tabular
+from .tabular import backward_table as backward_table
+from .tabular import forward_table as forward_table

@@ -1,0 +1,43 @@
+"""One row of logits for each state of an enumerated environment."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ..statespace import StateSpace
+from .base import AbstractPolicy, masked_log_softmax
+
+
+class Tabular(AbstractPolicy):
+    """A free logit for each state and action: `cor:exact_tabular_fisher_main`."""
+
+    logits: Float[Array, "states actions"]
+
+    def __call__(self, state: Int[Array, ""]) -> Float[Array, " actions"]:
+        # Terminal numbers, which pad a trajectory, read the last row; masks discard it.
+        return self.logits.at[state].get(mode="clip")
+
+    @classmethod
+    def forward(cls, space: StateSpace) -> "Tabular":
+        """Uniform over the actions of each non-terminal state."""
+        return cls(jnp.zeros((space.num_inner, space.num_actions)))
+
+    @classmethod
+    def backward(cls, space: StateSpace) -> "Tabular":
+        """Uniform over the parents of each state."""
+        return cls(jnp.zeros((space.num_states, space.num_actions)))
+
+
+def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:
+    r"""$\log \pi(a \mid s)$ of any policy, for every non-terminal state."""
+    return masked_log_softmax(_logits(policy, space.num_inner), jnp.asarray(space.child) >= 0)
+
+
+def backward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "states actions"]:
+    r"""$\log P_B(a \mid s)$ of any policy, for every state."""
+    return masked_log_softmax(_logits(policy, space.num_states), jnp.asarray(space.parent) >= 0)
+
+
+def _logits(policy: AbstractPolicy, count: int) -> Float[Array, "count actions"]:
+    # Reading a table through every index in turn would be a slow copy of it.
+    return policy.logits if isinstance(policy, Tabular) else jax.vmap(policy)(jnp.arange(count))

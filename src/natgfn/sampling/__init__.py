@@ -1,0 +1,11 @@
+"""Sampling: trajectories, the laws they are drawn from, and the weights between those laws."""
+
+from .proposals import AbstractProposal as AbstractProposal
+from .proposals import OnPolicy as OnPolicy
+from .proposals import UniformMixture as UniformMixture
+from .rollout import PathLogProbs as PathLogProbs
+from .rollout import Trajectories as Trajectories
+from .rollout import along as along
+from .rollout import log_probs as log_probs
+from .rollout import rollout as rollout
+from .weights import Weighting as Weighting

@@ -1,0 +1,39 @@
+"""Laws that trajectories are drawn from, or judged under: reshaped forward policies."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+class AbstractProposal(eqx.Module):
+    r"""The proposal $\mu$ or the reference $\nu$ of `alg:natgrad_gflownet`."""
+
+    @abstractmethod
+    def __call__(
+        self, log_pf: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]
+    ) -> Float[Array, "*batch actions"]:
+        """Log-probabilities of the actions, from those of the forward policy."""
+
+
+class OnPolicy(AbstractProposal):
+    """The forward policy itself."""
+
+    def __call__(self, log_pf, mask):
+        return log_pf
+
+
+class UniformMixture(AbstractProposal):
+    r"""$(1 - \varepsilon)\, \pi + \varepsilon\, \mathrm{uniform}$ over the valid actions."""
+
+    epsilon: float = 0.1
+
+    def __check_init__(self):
+        if not 0 <= self.epsilon <= 1:
+            raise ValueError(f"epsilon must be from 0 to 1, got {self.epsilon}")
+
+    def __call__(self, log_pf, mask):
+        count = jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
+        mixed = (1 - self.epsilon) * jnp.exp(log_pf) + self.epsilon / count
+        return jnp.where(mask, jnp.log(mixed), -jnp.inf)

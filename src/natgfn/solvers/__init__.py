@@ -1,0 +1,8 @@
+"""Solvers of damped Fisher systems, one a file."""
+
+from .base import AbstractSolver as AbstractSolver
+from .block import Block as Block
+from .block import BlockPseudoinverse as BlockPseudoinverse
+from .dense import Dense as Dense
+from .sample_space import gauss_newton_step as gauss_newton_step
+from .sample_space import tabular_gram as tabular_gram

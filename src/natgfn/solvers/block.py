@@ -1,0 +1,90 @@
+r"""Closed-form solves of state blocks, in $O(|\mathcal A|)$ operations each.
+
+Two different things, kept apart. *Damping* regularises: $(d\, C(\pi) + \lambda I)^{-1} h$ is close to
+$h / \lambda$ where a state is hardly visited. The *pseudo-inverse* regularises nothing: it solves
+the singular system exactly on the subspace that the Fisher sees, where entries sum to zero,
+and grows like $1 / d$ as visits vanish.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..fisher import Blocks
+from .base import AbstractSolver, check_damping
+
+
+class Block(AbstractSolver):
+    """Damped state blocks, by Sherman-Morrison."""
+
+    def solve(self, fisher, h, damping):
+        check_damping(damping, "Block")
+        blocks = fisher.blocks()
+        solve = solve_covariance if blocks.mass is None else solve_scores
+        return eqx.tree_at(lambda p: p.logits, h, solve(blocks, h.logits, damping))
+
+
+class BlockPseudoinverse(AbstractSolver):
+    """Undamped state blocks, by the Moore-Penrose pseudo-inverse; damping must be zero."""
+
+    def solve(self, fisher, h, damping):
+        if not (isinstance(damping, float | int) and damping == 0):
+            raise ValueError(f"BlockPseudoinverse takes damping=0, got {damping}; Block is damped")
+        blocks = fisher.blocks()
+        if blocks.mass is not None:
+            raise ValueError("BlockPseudoinverse needs blocks exact in the action; use Sampled")
+        return eqx.tree_at(lambda p: p.logits, h, pseudo_solve(blocks, h.logits))
+
+
+def solve_covariance(
+    blocks: Blocks, h: Float[Array, "states actions"], damping: Float[Array, ""] | float
+) -> Float[Array, "states actions"]:
+    r"""$(d\, (\mathrm{Diag}(\pi) - \pi\pi^\top) + \lambda I)^{-1} h$, a diagonal less a rank one.
+
+    The denominator $1 - d\, \pi^\top D^{-1} \pi$ is written as $\lambda \sum_a \pi_a / D_a$, which it
+    equals and which does not cancel.
+    """
+    d, p = blocks.weights[:, None], blocks.probs
+    inverse = 1 / (d * p + damping)
+    y, z = h * inverse, p * inverse
+    correction = d * jnp.sum(p * y, axis=1, keepdims=True)
+    return y + z * correction / (damping * jnp.sum(z, axis=1, keepdims=True))
+
+
+def solve_scores(
+    blocks: Blocks, h: Float[Array, "states actions"], damping: Float[Array, ""] | float
+) -> Float[Array, "states actions"]:
+    r"""$(\sum_a c_a (e_a - \pi)(e_a - \pi)^\top + \lambda I)^{-1} h$ with $c$ the visits of each action.
+
+    The matrix is $D - c\pi^\top - \pi c^\top + |c|\, \pi\pi^\top$ with $D = \mathrm{Diag}(c) + \lambda I$:
+    a diagonal with a rank two, so Woodbury's identity leaves a 2 x 2 system.
+    """
+    c, p = blocks.mass, blocks.probs
+    inverse = 1 / (c + damping)
+    y = h * inverse
+
+    def total(x):
+        return jnp.sum(x * inverse, axis=1, keepdims=True)
+
+    a, b, e = total(c), total(p), total(p * p)
+    r, s = total(c * h), total(p * h)
+    det = a * e + damping * b * b
+    along_c = -(e * r / damping + b * s) / det
+    along_p = (a * s - b * r) / det
+    return y - (c * along_c + p * along_p) * inverse
+
+
+def pseudo_solve(
+    blocks: Blocks, h: Float[Array, "states actions"]
+) -> Float[Array, "states actions"]:
+    r"""$(d\, C(\pi))^\dagger h = \tfrac1d P\, \mathrm{Diag}(1/\pi)\, P h$, with $P$ removing the mean over the support."""
+    support = blocks.probs > 0
+    count = jnp.sum(support, axis=1, keepdims=True)
+
+    def remove_mean(x):
+        x = jnp.where(support, x, 0.0)
+        return jnp.where(support, x - jnp.sum(x, axis=1, keepdims=True) / count, 0.0)
+
+    d = blocks.weights[:, None]
+    scaled = remove_mean(h) / jnp.where(support, blocks.probs, 1.0)
+    return jnp.where(d > 0, remove_mean(scaled) / jnp.where(d > 0, d, 1.0), 0.0)

@@ -1,0 +1,17 @@
+"""The matrix, formed and factorised: for small problems, and to check the others."""
+
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+from jax.flatten_util import ravel_pytree
+
+from .base import AbstractSolver, check_damping
+
+
+class Dense(AbstractSolver):
+    """Cholesky factorisation of the whole damped Fisher, of any policy."""
+
+    def solve(self, fisher, h, damping):
+        check_damping(damping, "Dense")
+        flat, unravel = ravel_pytree(h)
+        matrix = fisher.as_matrix() + damping * jnp.eye(flat.size, dtype=flat.dtype)
+        return unravel(jsl.cho_solve(jsl.cho_factor(matrix), flat))

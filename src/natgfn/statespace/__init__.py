@@ -1,0 +1,11 @@
+"""Environments enumerated: tables of states and edges, and exact dynamic programming over them."""
+
+from .enumerate import enumerate_states as enumerate_states
+from .programming import Residuals as Residuals
+from .programming import backward_mass as backward_mass
+from .programming import constructive_flow as constructive_flow
+from .programming import exact_residuals as exact_residuals
+from .programming import log_path_counts as log_path_counts
+from .programming import occupancy as occupancy
+from .programming import timed_occupancy as timed_occupancy
+from .space import StateSpace as StateSpace

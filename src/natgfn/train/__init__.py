@@ -1,0 +1,8 @@
+"""Training: the compiled step, the loop around it, and what it leaves on disk."""
+
+from .algorithm import Algorithm as Algorithm
+from .algorithm import StepInfo as StepInfo
+from .algorithm import TrainState as TrainState
+from .algorithm import advance as advance
+from .loop import train as train
+from .run import Run as Run

@@ -1,0 +1,137 @@
+"""Algorithm 1 as one compiled step: sample, evaluate, precondition, update."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+
+from ..envs.base import AbstractEnv
+from ..objectives import TrajectoryBalance, evaluate
+from ..optim import AbstractRule
+from ..policies import Flow
+from ..sampling import AbstractProposal, OnPolicy, Weighting, rollout
+
+
+class TrainState(eqx.Module):
+    """Everything a run needs to go on; what is not here cannot change a result."""
+
+    flow: Flow
+    optimiser: PyTree
+    key: UInt32[Array, "2"]
+    step: Int[Array, ""]
+    rejected: Int[Array, ""]
+    """How many steps would have produced a NaN or an infinity, and were not taken."""
+
+
+class StepInfo(NamedTuple):
+    """What a person wants to see of a step; nothing of it is carried on."""
+
+    loss: Float[Array, ""]
+    accepted: Bool[Array, ""]
+
+
+class Algorithm(eqx.Module):
+    r"""Damped natural-gradient training (`alg:natgrad_gflownet`), or any other update rule.
+
+    Attributes:
+        env: the environment.
+        rule: how a batch becomes an update.
+        objective: what is minimised.
+        proposal: $\mu$, which draws the trajectories.
+        reference: $\nu$, over which the objective is averaged; None for the proposal.
+        weighting: how ratios of laws become weights.
+        batch: trajectories an update.
+    """
+
+    env: AbstractEnv
+    rule: AbstractRule
+    objective: TrajectoryBalance = TrajectoryBalance()
+    proposal: AbstractProposal = OnPolicy()
+    reference: AbstractProposal | None = None
+    weighting: Weighting = Weighting()
+    batch: int = 128
+
+    def init(self, flow: Flow, seed: int) -> TrainState:
+        params = eqx.filter(flow, eqx.is_inexact_array)
+        return TrainState(
+            flow=flow,
+            optimiser=self.rule.transform().init(params),
+            key=jax.random.key_data(jax.random.key(seed)),
+            step=jnp.array(0),
+            rejected=jnp.array(0),
+        )
+
+    def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
+        """One update. It is rejected as a whole if any parameter would not be finite."""
+        with jax.default_matmul_precision("highest"):
+            return self._step(state)
+
+    def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
+        key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))
+        flow = state.flow
+        paths = rollout(self.env, flow.forward, self.proposal, self.batch, key=sample_key)
+        batch = evaluate(
+            self.objective,
+            self.env,
+            flow,
+            paths,
+            proposal=self.proposal,
+            reference=self.reference,
+            weighting=self.weighting,
+        )
+        params, static = eqx.partition(flow, eqx.is_inexact_array)
+        updates, optimiser = self.rule.transform().update(
+            batch.gradient(), state.optimiser, params, **self.rule.context(self.env, flow, batch)
+        )
+        proposed = (eqx.apply_updates(params, updates), optimiser)
+        accepted = all_finite(proposed)
+        params, optimiser = jax.tree.map(
+            lambda new, old: jnp.where(accepted, new, old), proposed, (params, state.optimiser)
+        )
+        new_state = TrainState(
+            flow=eqx.combine(params, static),
+            optimiser=optimiser,
+            key=jax.random.key_data(key),
+            step=state.step + 1,
+            rejected=state.rejected + ~accepted,
+        )
+        return new_state, StepInfo(batch.loss, accepted)
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def advance(
+    algorithm: Algorithm, states: TrainState, count: Int[Array, ""]
+) -> tuple[TrainState, Float[Array, " seeds"]]:
+    """`count` updates of every seed, side by side; also the mean loss of each.
+
+    The count is a value, not a shape: a run is compiled once, whatever its chunks.
+    """
+    dynamic, static = eqx.partition(states, eqx.is_array)
+
+    def one_seed(dynamic):
+        def update(_, carry):
+            dynamic, total = carry
+            state, info = algorithm.step(eqx.combine(dynamic, static))
+            return eqx.filter(state, eqx.is_array), total + info.loss
+
+        dynamic, total = jax.lax.fori_loop(0, count, update, (dynamic, jnp.array(0.0)))
+        return dynamic, total / count
+
+    dynamic, losses = jax.vmap(one_seed)(dynamic)
+    return eqx.combine(dynamic, static), losses
+
+
+def stack_seeds(make: Callable[[int], TrainState], seeds: list[int]) -> TrainState:
+    """The states of all seeds along a leading axis."""
+    states = [make(seed) for seed in seeds]
+    return jax.tree.map(
+        lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *states
+    )

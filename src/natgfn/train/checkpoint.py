@@ -1,0 +1,84 @@
+"""Whole training states on disk: written atomically, read without pickle."""
+
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..errors import NatgfnError
+
+_FORMAT = "natgfn-checkpoint-1"
+
+T = TypeVar("T")
+
+
+def fingerprint(configuration: Any) -> str:
+    """Sixteen hex digits that stand for a configuration."""
+    text = json.dumps(configuration, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def save(path: Path, state: Any, configuration: Any) -> None:
+    """Write the arrays of `state`. A crash or a full disk leaves the previous file in place."""
+    arrays = {
+        jax.tree_util.keystr(where): np.asarray(leaf)
+        for where, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(state, eqx.is_array))
+    }
+    header = np.array([_FORMAT, fingerprint(configuration)])
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, header=header, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        kept = f"; the last good checkpoint, {path}, is unchanged" if path.exists() else ""
+        raise NatgfnError(f"cannot write a checkpoint: {_reason(error)}{kept}") from error
+
+
+def load(path: Path, like: T, configuration: Any) -> T:
+    """Read what `save` wrote into a state of the same structure."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise NatgfnError(f"no checkpoint at {path}") from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise NatgfnError(
+            f"{path} is not a whole checkpoint (truncated, or some other file): "
+            "restore it, or delete it to start over"
+        ) from error
+    header = arrays.pop("header", np.array([]))
+    if header.shape != (2,) or header[0] != _FORMAT:
+        raise NatgfnError(f"{path} is not a natgfn checkpoint of this version ({_FORMAT})")
+    if header[1] != fingerprint(configuration):
+        raise NatgfnError(
+            f"{path} belongs to another configuration: give the run a new folder, or go back to "
+            "the configuration it was started with"
+        )
+    dynamic, static = eqx.partition(like, eqx.is_array)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(dynamic)
+    if {jax.tree_util.keystr(where) for where, _ in leaves} != set(arrays):
+        raise NatgfnError(f"{path} holds other arrays than this run: it was made by another version")
+    restored = []
+    for where, leaf in leaves:
+        array = arrays[jax.tree_util.keystr(where)]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise NatgfnError(
+                f"{path}: {jax.tree_util.keystr(where)} has shape {array.shape} and type "
+                f"{array.dtype}, expected {leaf.shape} and {leaf.dtype}"
+            )
+        restored.append(jax.numpy.asarray(array))
+    return eqx.combine(jax.tree.unflatten(structure, restored), static)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error} ({error.filename})" if error.filename else str(error)

@@ -1,0 +1,180 @@
+"""The training loop: compiled chunks, and everything a person sees between them."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..envs.base import AbstractEnv
+from ..errors import NatgfnError
+from ..metrics import evaluate
+from ..objectives import TrajectoryBalance
+from ..optim import AbstractRule, SampleSpace
+from ..policies import AbstractPolicy, Flow, Tabular, Uniform
+from ..sampling import AbstractProposal, OnPolicy, Weighting
+from ..statespace import StateSpace, enumerate_states
+from . import checkpoint
+from .algorithm import Algorithm, TrainState, advance, stack_seeds
+from .record import Record, describe
+from .run import Run
+
+RECORD, CHECKPOINT = "record.jsonl", "checkpoint.npz"
+
+
+def train(
+    env: AbstractEnv,
+    rule: AbstractRule | None = None,
+    *,
+    objective: TrajectoryBalance | None = None,
+    backward: Callable[[StateSpace], AbstractPolicy] = Uniform.backward,
+    proposal: AbstractProposal | None = None,
+    reference: AbstractProposal | None = None,
+    weighting: Weighting | None = None,
+    batch: int = 128,
+    updates: int = 1_000,
+    seeds: int = 1,
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | str = True,
+) -> Run:
+    r"""Train a tabular GFlowNet to sample objects of `env` in proportion to their reward.
+
+    Args:
+        env: the environment; it is enumerated first, and must be small enough for that.
+        rule: how a batch becomes an update; by default the natural step in sample space,
+            `optim.SampleSpace`, which has nothing to tune.
+        objective: trajectory balance, with squared residuals unless told otherwise.
+        backward: makes the backward policy: `Uniform.backward` over the parents,
+            `Tabular.backward` to learn it, or `PathCount.backward`.
+        proposal: $\mu$, which draws the trajectories; the forward policy itself by default.
+        reference: $\nu$, the law the objective averages over; by default the proposal.
+        weighting: clipping and self-normalisation of the weights between those laws.
+        batch: trajectories an update.
+        updates: how many updates.
+        seeds: how many runs, side by side.
+        seed: the seed of the first; the others follow.
+        evaluate_every: updates between evaluations, fifty of them in all by default.
+        out: a folder for the record and the checkpoint; nothing is written without it.
+        resume: go on from the checkpoint in `out`, if there is one.
+        progress: whether to show a progress bar, or the title to give it.
+
+    Raises:
+        ValueError: an argument or the environment is unusable; the message says why.
+        NatgfnError: the folder is.
+    """
+    for name, value in {"batch": batch, "updates": updates, "seeds": seeds}.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    every = evaluate_every or max(1, updates // 50)
+    if every < 1:
+        raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
+
+    space = enumerate_states(env)
+    algorithm = Algorithm(
+        env=space,
+        rule=rule or SampleSpace(),
+        objective=objective or TrajectoryBalance(),
+        proposal=proposal or OnPolicy(),
+        reference=reference,
+        weighting=weighting or Weighting(),
+        batch=batch,
+    )
+    configuration = {
+        "env": describe(space.env),
+        **{name: describe(getattr(algorithm, name)) for name in _PARTS},
+        "backward": describe(backward).removesuffix(".backward"),
+        "batch": batch,
+        "updates": updates,
+        "seeds": seeds,
+        "seed": seed,
+        "evaluate_every": every,
+    }
+    flow = Flow(Tabular.forward(space), backward(space), jnp.array(0.0))
+    states = stack_seeds(lambda s: algorithm.init(flow, s), list(range(seed, seed + seeds)))
+
+    keeper = _Keeper(Path(out), configuration) if out is not None else None
+    history: list[dict[str, Any]] = []
+    if keeper is not None:
+        states, history = keeper.open(states, resume)
+    with _bar(progress) as bar:
+        task = bar.add_task(progress if isinstance(progress, str) else "training", total=updates, note="")
+        if not history:
+            history.append(_look(space, states, None, 0.0))
+            if keeper is not None:
+                keeper.keep(states, history[-1])
+        started, before = time.perf_counter(), history[-1]["seconds"]
+        while (done := history[-1]["step"]) < updates:
+            bar.update(task, completed=done, note=_note(history[-1]))
+            count = min(every - done % every, updates - done)
+            states, losses = advance(algorithm, states, jnp.array(count))
+            losses = np.asarray(losses)
+            seconds = before + time.perf_counter() - started
+            history.append(_look(space, states, losses, seconds))
+            if keeper is not None:
+                keeper.keep(states, history[-1])
+        bar.update(task, completed=updates, note=_note(history[-1]))
+    return Run(space, states, history, configuration, None if out is None else Path(out))
+
+
+_PARTS = ("rule", "objective", "proposal", "reference", "weighting")
+
+
+def _look(space: StateSpace, states: TrainState, losses: Any, seconds: float) -> dict[str, Any]:
+    """One line of the record."""
+    metrics, _ = evaluate(space, states.flow)
+    line: dict[str, Any] = {"step": int(states.step[0]), "seconds": round(seconds, 3)}
+    line["rejected"] = states.rejected.tolist()
+    # Before the first update there is no training loss: the expected one stands in.
+    line["train_loss"] = (metrics["loss"] if losses is None else losses).tolist()
+    return line | {name: value.tolist() for name, value in metrics.items()}
+
+
+class _Keeper:
+    """The folder of a run: its record and its checkpoint."""
+
+    def __init__(self, folder: Path, configuration: dict[str, Any]):
+        self.folder, self.configuration = folder, configuration
+        self.record, self.checkpoint = Record(folder / RECORD), folder / CHECKPOINT
+
+    def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[dict[str, Any]]]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NatgfnError(f"cannot make the folder {self.folder}: {error.strerror}") from error
+        if self.checkpoint.exists():
+            if not resume:
+                raise NatgfnError(
+                    f"{self.folder} already holds a run: resume it, or choose another folder"
+                )
+            states = checkpoint.load(self.checkpoint, states, self.configuration)
+            return states, self.record.rewind(int(states.step[0]))
+        self.record.start(self.configuration)
+        return states, []
+
+    def keep(self, states: TrainState, line: dict[str, Any]) -> None:
+        # The record first: a crash in between leaves a line too many, which `rewind` drops.
+        self.record.append(line)
+        checkpoint.save(self.checkpoint, states, self.configuration)
+
+
+def _bar(progress: bool | str) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        disable=not progress,
+    )
+
+
+def _note(line: dict[str, Any]) -> str:
+    note = f"KL {np.mean(line['kl']):.2e}  TV {np.mean(line['tv']):.2e}"
+    rejected = sum(line["rejected"])
+    return note + (f"  [red]{rejected} steps rejected[/red]" if rejected else "")
