@@ -18,7 +18,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from .envs.base import AbstractEnv, State
-from .policies import AbstractPolicy, Tabular, masked_log_softmax
+from .policies import AbstractPolicy, Tabular, forward_probs, masked_log_softmax, masked_softmax
+from .statespace import StateSpace
 
 
 class Occupancy(eqx.Module):
@@ -29,19 +30,23 @@ class Occupancy(eqx.Module):
         weights: expected visits, zero for padding.
         actions: the actions taken there, for the outer product of scores; without them
             the covariance is exact in the action.
+        complete: whether the states are all those of a `StateSpace`, in order.
     """
 
     states: State
     weights: Float[Array, " n"]
     actions: Int[Array, " n"] | None = None
+    complete: bool = eqx.field(static=True, default=False)
 
 
 class Blocks(NamedTuple):
-    """A state-block-diagonal Fisher: for a table, `F` has one block a state."""
+    """State blocks of the Fisher of a table, for some states, perhaps repeated."""
 
-    weights: Float[Array, " states"]
-    probs: Float[Array, "states actions"]
-    mass: Float[Array, "states actions"] | None
+    states: Int[Array, " n"]
+    weights: Float[Array, " n"]
+    """Expected visits of the state, the same each time it is repeated."""
+    probs: Float[Array, "n actions"]
+    mass: Float[Array, "n actions"] | None
     """Expected visits of each action, when the blocks are outer products of scores."""
 
 
@@ -73,22 +78,27 @@ class Fisher(eqx.Module):
         return weights * score * jnp.sum(score * u, axis=1, keepdims=True)
 
     def blocks(self) -> Blocks:
-        """The diagonal blocks; a `Tabular` policy has no others (`cor:exact_tabular_fisher_main`)."""
-        if not isinstance(self.policy, Tabular):
+        """The blocks that are not zero; a `Tabular` policy has no others than diagonal ones
+        (`cor:exact_tabular_fisher_main`)."""
+        if not (isinstance(self.policy, Tabular) and isinstance(self.env, StateSpace)):
             raise ValueError(
                 f"a {type(self.policy).__name__} policy shares parameters between states, so its "
                 "Fisher is not block diagonal; use the Dense solver"
             )
-        table, occupancy = self.policy.logits, self.occupancy
-        rows = jnp.arange(len(table))
-        probs = jnp.exp(masked_log_softmax(table, jax.vmap(self.env.forward_mask)(rows)))
+        space, table, occupancy = self.env, self.policy.logits, self.occupancy
+        states, weights, mass = occupancy.states, occupancy.weights, None
         if occupancy.actions is not None:
-            visited = (occupancy.states, occupancy.actions)
-            mass = jnp.zeros_like(table).at[visited].add(occupancy.weights, mode="drop")
-            return Blocks(jnp.sum(mass, axis=1), probs, mass)
-        weights = jnp.zeros(len(table), table.dtype)
-        weights = weights.at[occupancy.states].add(occupancy.weights, mode="drop")
-        return Blocks(weights, probs, None)
+            mass = jnp.zeros_like(table).at[states, occupancy.actions].add(weights, mode="drop")
+            weights = jnp.sum(mass, axis=1)
+        elif not occupancy.complete:
+            # Padding sits in terminal states, which have no row: those visits drop out.
+            weights = jnp.zeros(len(table), table.dtype).at[states].add(weights, mode="drop")
+        rows = jnp.arange(len(table))
+        if occupancy.complete or len(table) <= len(states):
+            return Blocks(rows, weights, forward_probs(space, self.policy), mass)
+        probs = masked_softmax(jax.vmap(self.policy)(states), jax.vmap(space.forward_mask)(states))
+        weights, mass = jax.tree.map(lambda x: x.at[states].get(mode="clip"), (weights, mass))
+        return Blocks(states, weights, probs, mass)
 
     def as_matrix(self) -> Float[Array, "p p"]:
         zero, unravel = ravel_pytree(eqx.filter(self.policy, eqx.is_inexact_array))

@@ -27,9 +27,7 @@ def jensen_shannon(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array,
     return (kl_divergence(q, middle) + kl_divergence(p, middle)) / 2
 
 
-def expected_log_reward(
-    q: Float[Array, " n"], log_reward: Float[Array, " n"]
-) -> Float[Array, ""]:
+def expected_log_reward(q: Float[Array, " n"], log_reward: Float[Array, " n"]) -> Float[Array, ""]:
     r"""$E_q[\log R]$, which the paper calls ELBO."""
     return jnp.sum(jnp.where(q > 0, q * log_reward, 0.0))
 

@@ -41,7 +41,7 @@ def _evaluate(space: StateSpace, flows: Flow):
 def _evaluate_one(space: StateSpace, flow: Flow) -> tuple[dict[str, Array], Array]:
     log_pf = forward_table(space, flow.forward)
     log_pb = backward_table(space, flow.backward)
-    q = occupancy(space, log_pf)[1]
+    q = occupancy(space, jnp.exp(log_pf))[1]
     log_reward = jnp.asarray(space.log_rewards)
     p = jax.nn.softmax(log_reward)
     elbo = d.expected_log_reward(q, log_reward)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ..envs.base import AbstractEnv
 from ..policies import Flow
-from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, along
+from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, taken
 from .penalties import curvature, slope
 from .trajectory_balance import TrajectoryBalance
 
@@ -85,7 +85,7 @@ def evaluate(
     mask = probs.actions > -jnp.inf
 
     def log_law(law: AbstractProposal) -> Float[Array, " n"]:
-        return along(law(probs.actions, mask), paths)
+        return jnp.sum(taken(law(probs.actions, mask), paths), axis=0)
 
     log_mu = log_law(proposal)
     omega = weighting(probs.forward - log_mu)

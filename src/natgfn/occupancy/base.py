@@ -3,12 +3,11 @@
 from abc import abstractmethod
 
 import equinox as eqx
-from jaxtyping import Array, Float
 
 from ..envs.base import AbstractEnv
 from ..fisher import Occupancy
+from ..objectives import Batch
 from ..policies import AbstractPolicy
-from ..sampling import Trajectories
 from ..statespace import StateSpace
 
 
@@ -16,21 +15,8 @@ class AbstractOccupancy(eqx.Module):
     """A route to the states and weights of the trajectory Fisher: a Fisher mode of Algorithm 1."""
 
     @abstractmethod
-    def __call__(
-        self,
-        env: AbstractEnv,
-        policy: AbstractPolicy,
-        paths: Trajectories,
-        omega: Float[Array, " n"],
-    ) -> Occupancy:
-        r"""Where `policy` goes.
-
-        Args:
-            env: the environment.
-            policy: the forward policy.
-            paths: trajectories drawn from the proposal $\mu$.
-            omega: their weights $q_\theta(\tau) / \mu(\tau)$.
-        """
+    def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
+        """Where the forward policy `policy` goes, as far as the gradient of `batch` needs it."""
 
 
 def require_space(env: AbstractEnv, what: str) -> StateSpace:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from ..envs.base import OnGrid
 from ..fisher import Occupancy
-from ..policies import forward_table
+from ..policies import forward_probs
 from ..statespace import timed_occupancy
 from .base import AbstractOccupancy, require_space
 
@@ -21,7 +21,7 @@ class Factorised(AbstractOccupancy):
     and given its mass back.
     """
 
-    def __call__(self, env, policy, paths, omega):
+    def __call__(self, env, policy, batch=None):
         space = require_space(env, "occupancy.Factorised")
         grid = space.env
         if not isinstance(grid, OnGrid):
@@ -29,7 +29,7 @@ class Factorised(AbstractOccupancy):
                 f"occupancy.Factorised needs coordinates, and {type(grid).__name__} has none: "
                 "give it `sides` and `coordinates(state)` (natgfn.envs.OnGrid)"
             )
-        joint = timed_occupancy(space, forward_table(space, policy))
+        joint = timed_occupancy(space, forward_probs(space, policy))
         mass = jnp.sum(joint, axis=1, keepdims=True)
         inner = jax.tree.map(lambda x: jnp.asarray(x)[: space.num_inner], space.states)
         values = jax.vmap(grid.coordinates)(inner)
@@ -39,4 +39,4 @@ class Factorised(AbstractOccupancy):
             marginal = jnp.matmul(joint, indicator, precision="highest")
             factors.append(marginal[:, column] / jnp.where(mass > 0, mass, 1.0))
         weights = jnp.sum(mass * math.prod(factors[1:], start=factors[0]), axis=0)
-        return Occupancy(jnp.arange(space.num_inner), weights)
+        return Occupancy(jnp.arange(space.num_inner), weights, complete=True)

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ..envs.base import State
 from ..fisher import Occupancy
-from ..sampling import Trajectories
+from ..objectives import Batch
 from .base import AbstractOccupancy
 
 
@@ -16,20 +17,20 @@ class Sampled(AbstractOccupancy):
     off-policy. Averaging `SampledScores` over the actions gives this, so it has less noise.
     """
 
-    def __call__(self, env, policy, paths, omega):
-        states, weights = visits(paths, omega)
+    def __call__(self, env, policy, batch):
+        states, weights = visits(batch)
         return Occupancy(states, weights)
 
 
 class SampledScores(AbstractOccupancy):
     """Visited states and actions: the outer product of scores of `eq:sampled_fisher_training`."""
 
-    def __call__(self, env, policy, paths, omega):
-        states, weights = visits(paths, omega)
-        return Occupancy(states, weights, paths.actions.ravel())
+    def __call__(self, env, policy, batch):
+        states, weights = visits(batch)
+        return Occupancy(states, weights, batch.paths.actions.ravel())
 
 
-def visits(paths: Trajectories, omega: Float[Array, " n"]):
+def visits(batch: Batch) -> tuple[State, Float[Array, " n"]]:
     """Each visited state, and the weight of the visit."""
-    weights = jnp.where(paths.live, omega / omega.size, 0.0).ravel()
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), paths.before), weights
+    weights = jnp.where(batch.paths.live, batch.omega / batch.size, 0.0).ravel()
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.paths.before), weights

@@ -57,7 +57,9 @@ def fitted_natural_gradient(
         mean_slope = share @ slope
         spread = share @ (slope - mean_slope) ** 2
         # Equal residuals leave nothing to fit but log Z.
-        rate = jnp.where(spread > 0, share @ (slope * centred) / jnp.where(spread > 0, spread, 1), 0)
+        rate = jnp.where(
+            spread > 0, share @ (slope * centred) / jnp.where(spread > 0, spread, 1), 0
+        )
         back, state = backward.update(updates.backward, state, params.backward)
         forward = jax.tree.map(lambda v: -rate * v, direction)
         return type(updates)(forward, back, rate * mean_slope - mean), state

@@ -104,7 +104,7 @@ class Natural(AbstractRule):
         return by_part(forward, backward, optax.sgd(self.log_z_rate))
 
     def context(self, env, flow, batch):
-        visited = self.occupancy(env, flow.forward, batch.paths, batch.omega)
+        visited = self.occupancy(env, flow.forward, batch)
         return {"fisher": Fisher(env, flow.forward, visited), "batch": batch}
 
 

@@ -5,6 +5,8 @@ from .backward import Uniform as Uniform
 from .base import AbstractPolicy as AbstractPolicy
 from .base import Flow as Flow
 from .base import masked_log_softmax as masked_log_softmax
+from .base import masked_softmax as masked_softmax
 from .tabular import Tabular as Tabular
 from .tabular import backward_table as backward_table
+from .tabular import forward_probs as forward_probs
 from .tabular import forward_table as forward_table

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ..statespace import StateSpace
-from .base import AbstractPolicy, masked_log_softmax
+from .base import AbstractPolicy, masked_log_softmax, masked_softmax
 
 
 class Tabular(AbstractPolicy):
@@ -31,6 +31,11 @@ class Tabular(AbstractPolicy):
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:
     r"""$\log \pi(a \mid s)$ of any policy, for every non-terminal state."""
     return masked_log_softmax(_logits(policy, space.num_inner), jnp.asarray(space.child) >= 0)
+
+
+def forward_probs(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:
+    r"""$\pi(a \mid s)$ of any policy, for every non-terminal state."""
+    return masked_softmax(_logits(policy, space.num_inner), jnp.asarray(space.child) >= 0)
 
 
 def backward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "states actions"]:

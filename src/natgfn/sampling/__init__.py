@@ -5,7 +5,7 @@ from .proposals import OnPolicy as OnPolicy
 from .proposals import UniformMixture as UniformMixture
 from .rollout import PathLogProbs as PathLogProbs
 from .rollout import Trajectories as Trajectories
-from .rollout import along as along
 from .rollout import log_probs as log_probs
 from .rollout import rollout as rollout
+from .rollout import taken as taken
 from .weights import Weighting as Weighting

@@ -93,6 +93,8 @@ class PathLogProbs(NamedTuple):
 
     actions: Float[Array, "times n actions"]
     r"""$\log \pi(\cdot \mid s_t)$, zero where padded."""
+    steps: Float[Array, "times n"]
+    r"""$\log \pi(a_t \mid s_t)$, zero where padded."""
     forward: Float[Array, " n"]
     r"""$\log q_\theta(\tau)$."""
     backward: Float[Array, " n"]
@@ -108,14 +110,16 @@ def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs
 
     forward = evaluate(flow.forward, env.forward_mask, paths.before)
     backward = evaluate(flow.backward, env.backward_mask, paths.after)
+    steps = taken(forward, paths)
     return PathLogProbs(
-        jnp.where(paths.live[..., None], forward, 0.0),
-        along(forward, paths),
-        along(backward, paths),
+        actions=jnp.where(paths.live[..., None], forward, 0.0),
+        steps=steps,
+        forward=jnp.sum(steps, axis=0),
+        backward=jnp.sum(taken(backward, paths), axis=0),
     )
 
 
-def along(table: Float[Array, "times n actions"], paths: Trajectories) -> Float[Array, " n"]:
-    """Sum the entries of the actions taken over each trajectory."""
-    taken = jnp.take_along_axis(table, paths.actions[..., None], axis=-1)[..., 0]
-    return jnp.sum(jnp.where(paths.live, taken, 0.0), axis=0)
+def taken(table: Float[Array, "times n actions"], paths: Trajectories) -> Float[Array, "times n"]:
+    """The entries of the actions that were taken, zero where padded."""
+    entries = jnp.take_along_axis(table, paths.actions[..., None], axis=-1)[..., 0]
+    return jnp.where(paths.live, entries, 0.0)

@@ -21,4 +21,6 @@ class AbstractSolver(eqx.Module):
 
 def check_damping(damping: Float[Array, ""] | float, what: str) -> None:
     if isinstance(damping, float | int) and not damping > 0:
-        raise ValueError(f"{what} needs damping > 0, got {damping}; BlockPseudoinverse does without")
+        raise ValueError(
+            f"{what} needs damping > 0, got {damping}; BlockPseudoinverse does without"
+        )

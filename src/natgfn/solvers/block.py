@@ -21,7 +21,10 @@ class Block(AbstractSolver):
         check_damping(damping, "Block")
         blocks = fisher.blocks()
         solve = solve_covariance if blocks.mass is None else solve_scores
-        return eqx.tree_at(lambda p: p.logits, h, solve(blocks, h.logits, damping))
+        solved = solve(blocks, h.logits.at[blocks.states].get(mode="clip"), damping)
+        # A state that is never visited has F = 0.
+        everywhere = (h.logits / damping).at[blocks.states].set(solved, mode="drop")
+        return eqx.tree_at(lambda p: p.logits, h, everywhere)
 
 
 class BlockPseudoinverse(AbstractSolver):
@@ -33,7 +36,9 @@ class BlockPseudoinverse(AbstractSolver):
         blocks = fisher.blocks()
         if blocks.mass is not None:
             raise ValueError("BlockPseudoinverse needs blocks exact in the action; use Sampled")
-        return eqx.tree_at(lambda p: p.logits, h, pseudo_solve(blocks, h.logits))
+        solved = pseudo_solve(blocks, h.logits.at[blocks.states].get(mode="clip"))
+        everywhere = jnp.zeros_like(h.logits).at[blocks.states].set(solved, mode="drop")
+        return eqx.tree_at(lambda p: p.logits, h, everywhere)
 
 
 def solve_covariance(

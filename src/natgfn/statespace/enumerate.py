@@ -62,7 +62,10 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
         parent=parent,
         level=level.astype(np.int32),
         log_rewards=_log_rewards(env, terminals),
-        arrivals=(_arrivals(parent[:num_inner], num_inner), _arrivals(parent[num_inner:], num_inner)),
+        arrivals=(
+            _arrivals(parent[:num_inner], num_inner),
+            _arrivals(parent[num_inner:], num_inner),
+        ),
         chunks=chunks,
         chunk_size=size,
         num_levels=int(level.max()) + 1,

@@ -82,18 +82,17 @@ def backward_sums(
 
 
 def occupancy(
-    space: StateSpace, log_pf: Float[Array, "inner actions"]
+    space: StateSpace, pf: Float[Array, "inner actions"]
 ) -> tuple[Float[Array, " inner"], Float[Array, " terminals"]]:
     r"""Expected visits $d_\theta(s)$ (`eq:occupancy_main`), and the terminal law $q_\theta(x)$."""
-    total = forward_sums(space, jnp.exp(log_pf))
+    total = forward_sums(space, pf)
     return total[: space.num_inner], total[space.num_inner :]
 
 
 def timed_occupancy(
-    space: StateSpace, log_pf: Float[Array, "inner actions"]
+    space: StateSpace, pf: Float[Array, "inner actions"]
 ) -> Float[Array, "times inner"]:
     r"""Time-resolved $d_{\theta,t}(s) = \Pr(t < T, s_t = s)$ of `app:computational_regimes_detailed`."""
-    pf = jnp.exp(log_pf)
     arrivals = jnp.asarray(space.arrivals[0])
 
     def advance(now, _):
@@ -118,7 +117,9 @@ def backward_mass(
 
 
 def constructive_flow(
-    space: StateSpace, log_pb: Float[Array, "states actions"], log_reward: Float[Array, " terminals"]
+    space: StateSpace,
+    log_pb: Float[Array, "states actions"],
+    log_reward: Float[Array, " terminals"],
 ) -> tuple[Float[Array, " states"], Float[Array, "inner actions"]]:
     r"""The log-flow through each state, and the policy that realises a target exactly.
 
@@ -179,6 +180,6 @@ def exact_residuals(
     value = backward_sums(space, minus_log_reward, expect, jnp.stack([pf, step], axis=-1))
     ahead = step + jnp.where(valid, value[jnp.asarray(space.child)], 0.0)
     advantage = jnp.where(valid, ahead - value[: space.num_inner, None], 0.0)
-    visits = occupancy(space, log_pf)[0][:, None]
+    visits = occupancy(space, pf)[0][:, None]
     loss = (log_z + value[0]) ** 2 + jnp.sum(visits * pf * advantage**2)
     return Residuals(loss, 2.0 * visits * pf * advantage)

@@ -65,6 +65,11 @@ class StateSpace(AbstractEnv):
         return self.num_inner + self.num_terminal
 
     @property
+    def is_tree(self) -> bool:
+        """Whether a single path leads to each non-terminal state."""
+        return self.arrivals[0].shape[1] == 1
+
+    @property
     def terminals(self) -> State:
         """The terminal states of the environment, in the order of `log_rewards`."""
         return jax.tree.map(lambda x: x[self.num_inner :], self.states)

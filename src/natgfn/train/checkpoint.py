@@ -67,7 +67,9 @@ def load(path: Path, like: T, configuration: Any) -> T:
     dynamic, static = eqx.partition(like, eqx.is_array)
     leaves, structure = jax.tree_util.tree_flatten_with_path(dynamic)
     if {jax.tree_util.keystr(where) for where, _ in leaves} != set(arrays):
-        raise NatgfnError(f"{path} holds other arrays than this run: it was made by another version")
+        raise NatgfnError(
+            f"{path} holds other arrays than this run: it was made by another version"
+        )
     restored = []
     for where, leaf in leaves:
         array = arrays[jax.tree_util.keystr(where)]

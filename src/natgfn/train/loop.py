@@ -103,7 +103,9 @@ def train(
     if keeper is not None:
         states, history = keeper.open(states, resume)
     with _bar(progress) as bar:
-        task = bar.add_task(progress if isinstance(progress, str) else "training", total=updates, note="")
+        task = bar.add_task(
+            progress if isinstance(progress, str) else "training", total=updates, note=""
+        )
         if not history:
             history.append(_look(space, states, None, 0.0))
             if keeper is not None:

@@ -55,9 +55,7 @@ class Run:
 
     def flow(self, seed: int = 0) -> Flow:
         """The policies and $\\log Z$ of one seed."""
-        return jax.tree.map(
-            lambda x: x[seed] if isinstance(x, jax.Array) else x, self.state.flow
-        )
+        return jax.tree.map(lambda x: x[seed] if isinstance(x, jax.Array) else x, self.state.flow)
 
     def sample(self, num: int, *, seed: int = 0, key: int = 0) -> State:
         """Draw objects: terminal states of the environment along a leading axis."""
