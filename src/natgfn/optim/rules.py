@@ -12,7 +12,7 @@ from ..objectives import Batch
 from ..occupancy import AbstractOccupancy, Exact
 from ..occupancy.base import require_space
 from ..policies import Flow
-from ..solvers import AbstractSolver, Block, tabular_gram
+from ..solvers import AbstractSolver, Block, require_positive, tabular_gram
 from .natural import by_part, fitted_natural_gradient, gauss_newton, natural_gradient
 
 
@@ -95,6 +95,7 @@ class Natural(AbstractRule):
 
     def __check_init__(self):
         check_rates(self)
+        self.solver.check_damping(self.damping)
 
     def transform(self):
         backward = optax.sgd(self.backward_rate)
@@ -120,7 +121,7 @@ class SampleSpace(AbstractRule):
     damping: float = 1e-3
 
     def __check_init__(self):
-        check_rates(self)
+        require_positive(self.damping)
 
     def transform(self):
         return gauss_newton(self.damping)
@@ -131,8 +132,7 @@ class SampleSpace(AbstractRule):
 
 
 def check_rates(rule: AbstractRule) -> None:
-    """Every rate and damping of a rule must be a finite number, not below zero."""
+    """Every rate of a rule must be a finite number, not below zero."""
     for name, value in vars(rule).items():
-        if (name == "damping" or name.endswith("rate")) and value is not None:
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be zero or positive and finite, got {value}")
+        if name.endswith("rate") and value is not None and not 0 <= value < float("inf"):
+            raise ValueError(f"{name} must be zero or positive and finite, got {value}")

@@ -1,6 +1,7 @@
 """Solvers of damped Fisher systems, one a file."""
 
 from .base import AbstractSolver as AbstractSolver
+from .base import require_positive as require_positive
 from .block import Block as Block
 from .block import BlockPseudoinverse as BlockPseudoinverse
 from .dense import Dense as Dense

@@ -9,8 +9,10 @@ from ..fisher import Fisher
 
 
 class AbstractSolver(eqx.Module):
-    r"""Solves $(F + \lambda I)\, v = h$. It never raises on numbers: what comes out is checked once,
-    by the training step."""
+    r"""Solves $(F + \lambda I)\, v = h$.
+
+    It never raises on numbers: what comes out is checked once, by the training step.
+    """
 
     @abstractmethod
     def solve(
@@ -18,9 +20,15 @@ class AbstractSolver(eqx.Module):
     ) -> PyTree[Float[Array, "..."]]:
         """The direction $v$, shaped like the parameters of the policy."""
 
+    @abstractmethod
+    def check_damping(self, damping: float) -> None:
+        """Raise `ValueError` for a damping that the solver cannot use."""
 
-def check_damping(damping: Float[Array, ""] | float, what: str) -> None:
-    if isinstance(damping, float | int) and not damping > 0:
+
+def require_positive(damping: float) -> None:
+    """The check of every solver of a damped system."""
+    if not 0 < damping < float("inf"):
         raise ValueError(
-            f"{what} needs damping > 0, got {damping}; BlockPseudoinverse does without"
+            f"damping must be positive and finite, got {damping}; "
+            "the solver BlockPseudoinverse works without"
         )

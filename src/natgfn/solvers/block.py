@@ -11,14 +11,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..fisher import Blocks
-from .base import AbstractSolver, check_damping
+from .base import AbstractSolver, require_positive
 
 
 class Block(AbstractSolver):
     """Damped state blocks, by Sherman-Morrison."""
 
     def solve(self, fisher, h, damping):
-        check_damping(damping, "Block")
         blocks = fisher.blocks()
         solve = solve_covariance if blocks.mass is None else solve_scores
         solved = solve(blocks, h.logits.at[blocks.states].get(mode="clip"), damping)
@@ -26,19 +25,24 @@ class Block(AbstractSolver):
         everywhere = (h.logits / damping).at[blocks.states].set(solved, mode="drop")
         return eqx.tree_at(lambda p: p.logits, h, everywhere)
 
+    def check_damping(self, damping):
+        require_positive(damping)
+
 
 class BlockPseudoinverse(AbstractSolver):
     """Undamped state blocks, by the Moore-Penrose pseudo-inverse; damping must be zero."""
 
     def solve(self, fisher, h, damping):
-        if not (isinstance(damping, float | int) and damping == 0):
-            raise ValueError(f"BlockPseudoinverse takes damping=0, got {damping}; Block is damped")
         blocks = fisher.blocks()
         if blocks.mass is not None:
             raise ValueError("BlockPseudoinverse needs blocks exact in the action; use Sampled")
         solved = pseudo_solve(blocks, h.logits.at[blocks.states].get(mode="clip"))
         everywhere = jnp.zeros_like(h.logits).at[blocks.states].set(solved, mode="drop")
         return eqx.tree_at(lambda p: p.logits, h, everywhere)
+
+    def check_damping(self, damping):
+        if damping != 0:
+            raise ValueError(f"BlockPseudoinverse takes damping=0, got {damping}; Block is damped")
 
 
 def solve_covariance(

@@ -4,14 +4,16 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jax.flatten_util import ravel_pytree
 
-from .base import AbstractSolver, check_damping
+from .base import AbstractSolver, require_positive
 
 
 class Dense(AbstractSolver):
     """Cholesky factorisation of the whole damped Fisher, of any policy."""
 
     def solve(self, fisher, h, damping):
-        check_damping(damping, "Dense")
         flat, unravel = ravel_pytree(h)
         matrix = fisher.as_matrix() + damping * jnp.eye(flat.size, dtype=flat.dtype)
         return unravel(jsl.cho_solve(jsl.cho_factor(matrix), flat))
+
+    def check_damping(self, damping):
+        require_positive(damping)

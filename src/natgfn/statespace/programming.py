@@ -151,6 +151,8 @@ class Residuals(NamedTuple):
 
     loss: Float[Array, ""]
     r"""$E_{q_\theta}[\delta^2]$."""
+    mean: Float[Array, ""]
+    r"""$E_{q_\theta}[\delta]$."""
     score_gradient: Float[Array, "inner actions"]
     r"""$h = E_{q_\theta}[2\delta\, \nabla \log q_\theta]$ with respect to tabular logits."""
 
@@ -181,5 +183,6 @@ def exact_residuals(
     ahead = step + jnp.where(valid, value[jnp.asarray(space.child)], 0.0)
     advantage = jnp.where(valid, ahead - value[: space.num_inner, None], 0.0)
     visits = occupancy(space, pf)[0][:, None]
-    loss = (log_z + value[0]) ** 2 + jnp.sum(visits * pf * advantage**2)
-    return Residuals(loss, 2.0 * visits * pf * advantage)
+    mean = log_z + value[0]
+    loss = mean**2 + jnp.sum(visits * pf * advantage**2)
+    return Residuals(loss, mean, 2.0 * visits * pf * advantage)

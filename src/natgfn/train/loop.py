@@ -96,6 +96,7 @@ def train(
         "evaluate_every": every,
     }
     flow = Flow(Tabular.forward(space), backward(space), jnp.array(0.0))
+    algorithm = algorithm.with_traced_numbers()
     states = stack_seeds(lambda s: algorithm.init(flow, s), list(range(seed, seed + seeds)))
 
     keeper = _Keeper(Path(out), configuration) if out is not None else None

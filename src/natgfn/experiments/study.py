@@ -1,0 +1,191 @@
+"""What the tabular experiments have in common: trials, sweeps, and the rows they become.
+
+Every experiment is run with the paper's rates for the record, with each method at the best
+rate of a small sweep on other seeds for the comparison, and with the rules that have no rate.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..metrics import METRICS
+from ..optim import AbstractRule
+from ..policies import AbstractPolicy
+from ..statespace import StateSpace
+from ..train import Run, train
+from ..train.record import describe
+
+SWEEP_SEED = 1_000
+"""Sweeps use seeds from here on, so that no method is tuned on the seeds it is judged on."""
+
+PAPER, TUNED, UNTUNED = "paper's rates", "tuned rates", "no rate"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much to run."""
+
+    updates: int
+    seeds: int
+    sweep_seeds: int
+    sweep_points: int
+    """How many rates of each sweep, counted from the middle of the list."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with a rate: what makes its rule, the paper's rate, and the rates to try."""
+
+    name: str
+    rule: Callable[[float], AbstractRule]
+    paper_rate: float
+    rates: tuple[float, ...]
+
+
+@dataclass
+class Study:
+    """One environment under several methods, and what came out."""
+
+    setting: dict[str, Any]
+    space: StateSpace
+    backward: Callable[[StateSpace], AbstractPolicy]
+    scale: Scale
+    work: Path
+    """Where runs are kept, so that an interrupted study goes on where it stopped."""
+    batch: int = 128
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    sweeps: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What all trials share; each row says what is its own."""
+        return {
+            "env": describe(self.space.env),
+            "backward": describe(self.backward).removesuffix(".backward"),
+            "batch": self.batch,
+            "scale": asdict(self.scale),
+            "sweep_seed": SWEEP_SEED,
+        }
+
+    def compare(self, methods: Iterable[Method], untuned: dict[str, AbstractRule]) -> None:
+        """Run everything: the paper's rates, tuned rates, and the rules without a rate."""
+        for method in methods:
+            self.trial(method.name, PAPER, method.rule(method.paper_rate), method.paper_rate)
+            best = self.sweep(method)
+            self.trial(method.name, TUNED, method.rule(best), best)
+        for name, rule in untuned.items():
+            self.trial(name, UNTUNED, rule, None)
+
+    def sweep(self, method: Method) -> float:
+        """The rate with the lowest final divergence, on seeds of its own."""
+        final = {}
+        for rate in _middle(method.rates, self.scale.sweep_points):
+            title = f"{self.title} {method.name}, rate {rate:g}"
+            run = self.run(title, method.rule(rate), self.scale.sweep_seeds, SWEEP_SEED)
+            final[rate] = float(np.mean(run.metrics["kl"][-1]))
+        best = min(final, key=lambda rate: final[rate] if np.isfinite(final[rate]) else np.inf)
+        self.sweeps.append(
+            {
+                "setting": self.setting,
+                "method": method.name,
+                "kl": {f"{rate:g}": value for rate, value in final.items()},
+                "best": best,
+            }
+        )
+        return best
+
+    def trial(self, name: str, rates: str, rule: AbstractRule, rate: float | None) -> Run:
+        """Run one method on the study's seeds and add its row and curves."""
+        run = self.run(f"{self.title} {name}, {rates}", rule, self.scale.seeds, 0)
+        setting = {**self.setting, "rates": rates, "rate": rate}
+        metrics = {metric: run.metrics[metric] for metric in METRICS}
+        self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))
+        return run
+
+    def add(
+        self,
+        name: str,
+        setting: dict[str, Any],
+        steps: np.ndarray,
+        metrics: dict[str, np.ndarray],
+        law: np.ndarray,
+        rule: Any,
+    ) -> None:
+        """A row of final metrics, and the curves behind it, from arrays `[evaluations, seeds]`."""
+        self.rows.append(
+            {
+                "setting": setting,
+                "method": name,
+                "rule": rule,
+                "seeds": int(metrics["kl"].shape[1]),
+                "metrics": {metric: _summary(values[-1]) for metric, values in metrics.items()},
+            }
+        )
+        curves = {metric: _rounded(metrics[metric]) for metric in ("kl", "tv", "loss")}
+        entry = {"setting": setting, "method": name, "steps": steps.tolist(), **curves}
+        # A law over many objects is no picture, and would make the file large.
+        self.curves.append(entry | ({"law": _rounded(law)} if law.size <= 4096 else {}))
+
+    def run(self, title: str, rule: AbstractRule, seeds: int, seed: int) -> Run:
+        slug = "".join(c if c.isalnum() else "-" for c in f"{title} {seed}")
+        return train(
+            self.space,
+            rule,
+            backward=self.backward,
+            batch=self.batch,
+            updates=self.scale.updates,
+            seeds=seeds,
+            seed=seed,
+            out=self.work / slug,
+            resume=True,
+            progress=title,
+        )
+
+    @property
+    def title(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self.setting.items())
+
+    def final(self, method: str, rates: str, metric: str = "kl") -> float:
+        """The mean of a final metric."""
+        for row in self.rows:
+            if row["method"] == method and row["setting"]["rates"] == rates:
+                return row["metrics"][metric]["mean"]
+        raise KeyError((method, rates))
+
+    def progress(self, method: str, rates: str, metric: str = "kl") -> float:
+        """The mean logarithm of a metric over training: lower is faster."""
+        for curve in self.curves:
+            if curve["method"] == method and curve["setting"]["rates"] == rates:
+                return float(np.mean(np.log(np.maximum(curve[metric], 1e-12))))
+        raise KeyError((method, rates))
+
+
+def faster(study: Study, method: str, other: str, rates: str, metric: str) -> dict[str, Any]:
+    """Whether one method lowers a metric faster than another, and ends below it."""
+    progress = [study.progress(name, rates, metric) for name in (method, other)]
+    final = [study.final(name, rates, metric) for name in (method, other)]
+    return {
+        "setting": study.setting,
+        "claim": f"{method} lowers {metric} faster than {other}, {rates}",
+        "holds": progress[0] < progress[1] and final[0] < final[1],
+        "evidence": f"final {final[0]:.2e} against {final[1]:.2e}, "
+        f"mean log {progress[0]:.2f} against {progress[1]:.2f}",
+    }
+
+
+def _middle(rates: tuple[float, ...], count: int) -> tuple[float, ...]:
+    skip = max(0, (len(rates) - count + 1) // 2)
+    return rates[skip : skip + count]
+
+
+def _summary(values: np.ndarray) -> dict[str, float | None]:
+    """Mean and deviation over seeds; the paper prints no number for the tabular experiments."""
+    return {"mean": float(np.mean(values)), "std": float(np.std(values)), "paper": None}
+
+
+def _rounded(values: np.ndarray) -> Any:
+    return np.vectorize(lambda x: float(f"{x:.5g}"))(values).tolist()

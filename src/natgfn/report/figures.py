@@ -1,0 +1,108 @@
+"""Figures: curves over training, and terminal laws beside their target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+
+if TYPE_CHECKING:
+    from ..train import Run
+
+COLOURS = {
+    "Euclidean": "#c44e52",
+    "Natural (exact)": "#4c72b0",
+    "Natural (sample)": "#55a868",
+    "Natural (approx)": "#dd8452",
+    "Natural (sample space)": "#8172b3",
+}
+
+
+class Panel(NamedTuple):
+    """One axis of a figure of curves."""
+
+    title: str
+    metric: str
+    where: Mapping[str, Any]
+    """Which curves: those whose setting has these values."""
+
+
+def draw_curves(
+    curves: Sequence[Mapping[str, Any]], panels: Sequence[Panel], path: Path, *, columns: int
+) -> Path:
+    """A metric over updates for every method: geometric mean, and one deviation in log space."""
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.6 * columns, 2.9 * rows), squeeze=False, layout="constrained"
+    )
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        for curve in curves:
+            if panel.where.items() <= curve["setting"].items():
+                draw_band(axis, curve["steps"], np.array(curve[panel.metric]), curve["method"])
+        axis.set(yscale="log", title=panel.title, xlabel="updates")
+    axes.flat[0].legend(fontsize="small")
+    return save(figure, path)
+
+
+def draw_band(axis: Axes, steps: Sequence[int], values: np.ndarray, label: str) -> None:
+    """Geometric mean of `[evaluations, seeds]`, with one standard deviation of the logarithm."""
+    logs = np.log(np.maximum(values, 1e-14))
+    mean, spread = logs.mean(axis=1), logs.std(axis=1)
+    (line,) = axis.plot(steps, np.exp(mean), label=label, color=COLOURS.get(label), linewidth=1.4)
+    axis.fill_between(
+        steps, np.exp(mean - spread), np.exp(mean + spread), alpha=0.2, color=line.get_color()
+    )
+
+
+def draw_heat_maps(laws: Mapping[str, np.ndarray], side: int, path: Path) -> Path:
+    """Laws over the cells of a square grid, on one logarithmic colour scale."""
+    columns = min(len(laws), 5)
+    rows = -(-len(laws) // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(2.5 * columns + 0.6, 2.6 * rows),
+        squeeze=False,
+        layout="constrained",
+    )
+    first = next(iter(laws.values()))
+    norm = LogNorm(first.min() / 10, first.max() * 2)
+    image = None
+    for axis, (name, law) in zip(axes.flat, laws.items(), strict=False):
+        cells = np.maximum(law.reshape(side, side), norm.vmin)
+        image = axis.imshow(cells.T, origin="lower", norm=norm, cmap="viridis")
+        axis.set(title=name, xticks=[], yticks=[])
+    for axis in axes.flat[len(laws) :]:
+        axis.axis("off")
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    return save(figure, path)
+
+
+def draw_run(run: Run, path: Path) -> Path:
+    """The learned law against the target, object by object, and the divergence over training."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    target, law = np.exp(run.space.log_target), run.laws.mean(axis=0)
+    ends = [max(min(target.min(), law.min()), 1e-12), max(target.max(), law.max()) * 1.5]
+    left.plot(ends, ends, color="0.7", linewidth=1)
+    left.scatter(target, np.maximum(law, ends[0]), s=8, alpha=0.5)
+    left.set(xscale="log", yscale="log", xlabel="target probability", ylabel="learned probability")
+    for metric, label in (("kl", "KL(q || target)"), ("tv", "total variation")):
+        draw_band(right, run.steps.tolist(), run.metrics[metric], label)
+    right.set(yscale="log", xlabel="updates", title=f"{run.laws.shape[0]} seeds")
+    right.legend()
+    return save(figure, path)
+
+
+def save(figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
