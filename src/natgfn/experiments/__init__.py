@@ -1,5 +1,6 @@
 """The paper's experiments, one a file: protocol, run, claims and figures."""
 
+import inspect
 import json
 import shlex
 import sys
@@ -10,9 +11,13 @@ from typing import Any
 from ..errors import NatgfnError
 from ..report.tables import results_markdown
 from ..train.record import git_state, versions
-from . import hypergrid, triangle
+from . import hypergrid, triangle, untuned
 
-EXPERIMENTS: dict[str, ModuleType] = {"triangle": triangle, "hypergrid": hypergrid}
+EXPERIMENTS: dict[str, ModuleType] = {
+    "triangle": triangle,
+    "hypergrid": hypergrid,
+    "untuned": untuned,
+}
 """Every experiment that `natgfn reproduce` knows."""
 
 
@@ -42,6 +47,7 @@ def reproduce(
     results: dict[str, Any] = {
         "experiment": name,
         "scale": scale,
+        "about": inspect.getdoc(experiment),
         "command": shlex.join(["natgfn", *sys.argv[1:]]),
         "configuration": [study.configuration for study in studies],
         "versions": versions(),

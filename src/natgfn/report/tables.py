@@ -34,7 +34,7 @@ def results_markdown(results: Mapping[str, Any]) -> str:
                 "reports this experiment as figures, without numbers: where it prints one, it stands "
                 "in brackets.",
                 table(head, body),
-                "## The paper's claims",
+                "## Claims",
                 table(["setting", "claim", "holds", "evidence"], claims),
                 "## Sweeps (final KL, on other seeds)",
                 table(["setting", "method", "rate: KL", "best"], sweeps),
