@@ -7,7 +7,7 @@ rate of a small sweep on other seeds for the comparison, and with the rules that
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,17 +32,27 @@ class Scale:
     seeds: int
     sweep_seeds: int
     sweep_points: int
-    """How many rates of each sweep, counted from the middle of the list."""
+    """How many points of each sweep, around the middle of the list."""
+
+
+class Rates(NamedTuple):
+    r"""The rates that are chosen for a method."""
+
+    forward: float
+    log_z: float = 0.01
+
+    def __str__(self) -> str:
+        return f"{self.forward:g}, log Z {self.log_z:g}"
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method with a rate: what makes its rule, the paper's rate, and the rates to try."""
+    """A method with rates: what makes its rule, the paper's rates, and those to try."""
 
     name: str
-    rule: Callable[[float], AbstractRule]
-    paper_rate: float
-    rates: tuple[float, ...]
+    rule: Callable[[Rates], AbstractRule]
+    paper: Rates
+    sweep: tuple[Rates, ...]
 
 
 @dataclass
@@ -74,37 +84,40 @@ class Study:
     def compare(self, methods: Iterable[Method], untuned: dict[str, AbstractRule]) -> None:
         """Run everything: the paper's rates, tuned rates, and the rules without a rate."""
         for method in methods:
-            self.trial(method.name, PAPER, method.rule(method.paper_rate), method.paper_rate)
+            self.trial(method.name, PAPER, method.rule(method.paper), method.paper)
             best = self.sweep(method)
             self.trial(method.name, TUNED, method.rule(best), best)
         for name, rule in untuned.items():
             self.trial(name, UNTUNED, rule, None)
 
-    def sweep(self, method: Method) -> float:
-        """The rate with the lowest final divergence, on seeds of its own."""
+    def sweep(self, method: Method) -> Rates:
+        """The rates with the lowest final divergence, on seeds of their own."""
         final = {}
-        for rate in _middle(method.rates, self.scale.sweep_points):
-            title = f"{self.title} {method.name}, rate {rate:g}"
-            run = self.run(title, method.rule(rate), self.scale.sweep_seeds, SWEEP_SEED)
-            final[rate] = float(np.mean(run.metrics["kl"][-1]))
-        best = min(final, key=lambda rate: final[rate] if np.isfinite(final[rate]) else np.inf)
+        for rates in _middle(method.sweep, self.scale.sweep_points):
+            title = f"{self.title} {method.name}, {rates}"
+            run = self.run(title, method.rule(rates), self.scale.sweep_seeds, SWEEP_SEED)
+            final[rates] = float(np.mean(run.metrics["kl"][-1]))
+        best = min(final, key=lambda rates: final[rates] if np.isfinite(final[rates]) else np.inf)
         self.sweeps.append(
             {
                 "setting": self.setting,
                 "method": method.name,
-                "kl": {f"{rate:g}": value for rate, value in final.items()},
-                "best": best,
+                "kl": {str(rates): value for rates, value in final.items()},
+                "best": str(best),
             }
         )
         return best
 
-    def trial(self, name: str, rates: str, rule: AbstractRule, rate: float | None) -> Run:
+    def trial(self, name: str, kind: str, rule: AbstractRule, rates: Rates | None) -> Run:
         """Run one method on the study's seeds and add its row and curves."""
-        run = self.run(f"{self.title} {name}, {rates}", rule, self.scale.seeds, 0)
-        setting = {**self.setting, "rates": rates, "rate": rate}
+        run = self.run(f"{self.title} {name}, {kind}", rule, self.scale.seeds, 0)
+        setting = self.row_setting(kind, rates)
         metrics = {metric: run.metrics[metric] for metric in METRICS}
         self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))
         return run
+
+    def row_setting(self, kind: str, rates: Rates | None) -> dict[str, Any]:
+        return {**self.setting, "rates": kind, "rate": None if rates is None else str(rates)}
 
     def add(
         self,
@@ -177,9 +190,9 @@ def faster(study: Study, method: str, other: str, rates: str, metric: str) -> di
     }
 
 
-def _middle(rates: tuple[float, ...], count: int) -> tuple[float, ...]:
-    skip = max(0, (len(rates) - count + 1) // 2)
-    return rates[skip : skip + count]
+def _middle(points: tuple[Rates, ...], count: int) -> tuple[Rates, ...]:
+    skip = max(0, (len(points) - count + 1) // 2)
+    return points[skip : skip + count]
 
 
 def _summary(values: np.ndarray) -> dict[str, float | None]:

@@ -25,7 +25,7 @@ from ..statespace import StateSpace, enumerate_states, occupancy
 from ..train import Algorithm, TrainState
 from ..train.algorithm import stack_seeds
 from ..train.record import describe
-from .study import TUNED, UNTUNED, Method, Scale, Study
+from .study import TUNED, UNTUNED, Method, Rates, Scale, Study
 
 SCALES: dict[str, dict[AbstractEnv, Scale]] = {
     "smoke": {
@@ -45,7 +45,12 @@ SCALES: dict[str, dict[AbstractEnv, Scale]] = {
     },
 }
 
-EUCLIDEAN = Method("Euclidean", Euclidean, 0.1, (0.1, 0.3, 1.0, 3.0, 10.0))
+EUCLIDEAN = Method(
+    "Euclidean",
+    lambda rates: Euclidean(rates.forward),
+    Rates(0.1),
+    tuple(map(Rates, (0.1, 0.3, 1.0, 3.0, 10.0))),
+)
 DEFAULT = "Natural (sample space)"
 
 
@@ -55,9 +60,9 @@ def run(scale: str, seeds: int | None, work: Path) -> list[Study]:
         size = replace(size, seeds=seeds or size.seeds)
         study = Study({"env": repr(env)}, enumerate_states(env), Uniform.backward, size, work)
         best = study.sweep(EUCLIDEAN)
-        study.trial(EUCLIDEAN.name, TUNED, Euclidean(best), best)
+        study.trial(EUCLIDEAN.name, TUNED, EUCLIDEAN.rule(best), best)
         steps, metrics, law, rises = watch(study, SampleSpace())
-        setting = {**study.setting, "rates": UNTUNED, "rate": None}
+        setting = study.row_setting(UNTUNED, None)
         study.add(DEFAULT, setting, steps, metrics, law, describe(SampleSpace()))
         study.rows[-1]["largest_kl_rise_in_one_update"] = float(rises.max())
         studies.append(study)

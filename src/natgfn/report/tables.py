@@ -13,7 +13,7 @@ def results_markdown(results: Mapping[str, Any]) -> str:
     body = []
     for row in results["rows"]:
         setting, metrics = row["setting"], row["metrics"]
-        rate = "none" if setting["rate"] is None else f"{setting['rate']:g}"
+        rate = setting["rate"] or "none"
         cells = [cell(metrics[name]) for name in COLUMNS]
         body.append([*(str(setting[key]) for key in settings), row["method"], rate, *cells])
     claims = [
@@ -21,8 +21,7 @@ def results_markdown(results: Mapping[str, Any]) -> str:
         for c in results["claims"]
     ]
     sweeps = [
-        [_setting(s["setting"]), s["method"], _rates(s["kl"]), f"{s['best']:g}"]
-        for s in results["sweeps"]
+        [_setting(s["setting"]), s["method"], _rates(s["kl"]), s["best"]] for s in results["sweeps"]
     ]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     return (
@@ -60,4 +59,4 @@ def _setting(setting: Mapping[str, Any]) -> str:
 
 
 def _rates(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{rate}: {value:.2g}" for rate, value in values.items())
+    return "; ".join(f"{rate}: {value:.2g}" for rate, value in values.items())

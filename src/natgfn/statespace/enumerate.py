@@ -34,7 +34,9 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
     level = _levels(env, rows, source, target)
     inner = np.zeros(num_states, bool)
     inner[source] = True
-    order = np.lexsort((level, ~inner))
+    # By level, as the dynamic programme needs it, and within one in the order of the states'
+    # own numbers, as a person expects it; terminal states in that order throughout.
+    order = np.lexsort((*rows.T[::-1], level * inner, ~inner))
     number = np.empty(num_states, np.int32)
     number[order] = np.arange(num_states, dtype=np.int32)
     source, target = number[source], number[target]

@@ -1,0 +1,8 @@
+"""Benchmarks with limits: `natgfn bench NAME` prints one line a measurement, and fails on a miss."""
+
+from collections.abc import Callable
+
+from .tabular import bench_tabular
+
+BENCHMARKS: dict[str, Callable[[], int]] = {"tabular": bench_tabular}
+"""Every benchmark; each prints its lines and returns the exit code."""

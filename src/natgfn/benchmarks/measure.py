@@ -1,0 +1,55 @@
+"""Timing on a noisy machine: ratios of neighbours, and their median."""
+
+import statistics
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..optim import AbstractRule
+from ..policies import Flow, Tabular, Uniform
+from ..statespace import StateSpace
+from ..train import Algorithm, advance
+from ..train.algorithm import stack_seeds
+
+
+class Measurement(NamedTuple):
+    """A number, and the most it may be."""
+
+    what: str
+    value: float
+    limit: float
+    unit: str = ""
+
+    def report(self) -> bool:
+        """Print the line; return whether the limit holds."""
+        good = self.value <= self.limit
+        verdict = "ok" if good else "MISSED"
+        print(
+            f"{self.what:<58}{self.value:8.2f}{self.unit:<6} limit {self.limit:g}{self.unit:<6} {verdict}"
+        )
+        return good
+
+
+class Timer:
+    """One rule on one environment, ready to be timed again and again."""
+
+    def __init__(self, space: StateSpace, rule: AbstractRule, batch: int = 128):
+        self.algorithm = Algorithm(env=space, rule=rule, batch=batch).with_traced_numbers()
+        flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+        self.states = stack_seeds(lambda seed: self.algorithm.init(flow, seed), [0])
+
+    def seconds(self, updates: int) -> float:
+        """Time of one update, over a compiled loop of several."""
+        start = time.perf_counter()
+        self.states, losses = advance(self.algorithm, self.states, jnp.array(updates))
+        jax.block_until_ready(losses)
+        return (time.perf_counter() - start) / updates
+
+
+def median_ratio(timer: Timer, base: Timer, *, updates: int, rounds: int = 15) -> float:
+    """How many times longer an update of `timer` takes, the two measured in turn."""
+    for warm in (timer, base):
+        warm.seconds(updates)
+    return statistics.median(timer.seconds(updates) / base.seconds(updates) for _ in range(rounds))
