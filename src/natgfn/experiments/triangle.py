@@ -31,19 +31,17 @@ SCALES = {
 
 # log Z starts at 0 and ends at 11: its rate matters here as much as the policy's, and one half
 # is the step that sets it to the best value for the batch.
-METHODS = (
-    Method(
-        "Euclidean",
-        lambda rates: Euclidean(rates.forward, log_z_rate=rates.log_z),
-        Rates(0.1),
-        tuple(Rates(rate, z) for rate in (0.1, 0.3, 1.0, 3.0, 10.0) for z in (0.01, 0.5)),
-    ),
-    Method(
-        "Natural (exact)",
-        lambda rates: Natural(Exact(), rate=rates.forward, log_z_rate=rates.log_z),
-        Rates(0.1),
-        tuple(Rates(rate, z) for rate in (0.001, 0.003, 0.01, 0.03, 0.1) for z in (0.01, 0.5)),
-    ),
+EUCLIDEAN = Method(
+    "Euclidean",
+    lambda rates: Euclidean(rates.forward, log_z_rate=rates.log_z),
+    Rates(0.1),
+    tuple(Rates(rate, z) for rate in (0.1, 0.3, 1.0, 3.0, 10.0) for z in (0.01, 0.5)),
+)
+NATURAL = Method(
+    "Natural (exact)",
+    lambda rates: Natural(Exact(), rate=rates.forward, log_z_rate=rates.log_z),
+    Rates(0.1),
+    tuple(Rates(rate, z) for rate in (0.001, 0.003, 0.01, 0.03, 0.1) for z in (0.01, 0.5)),
 )
 
 
@@ -53,10 +51,11 @@ def run(scale: str, seeds: int | None, work: Path) -> list[Study]:
     space = enumerate_states(Triangles(nodes=nodes))
     study = Study({"nodes": nodes}, space, Uniform.backward, size, work)
     study.compare(
-        METHODS, {"Natural (exact)": Natural(Exact()), "Natural (sample space)": SampleSpace()}
+        (EUCLIDEAN, NATURAL),
+        {"Natural (exact)": Natural(Exact()), "Natural (sample space)": SampleSpace()},
     )
-    for method in METHODS:
-        natural = method.name != "Euclidean"
+    for method in (EUCLIDEAN, NATURAL):
+        natural = method is NATURAL
         steps, metrics, law = follow_exact_gradient(space, natural, method.paper, size.updates)
         setting = study.row_setting(NOISE_FREE, method.paper)
         study.add(method.name, setting, steps, metrics, law, "exact gradient, damping 1e-3")
