@@ -24,24 +24,28 @@ SCALES = {
         5: Scale(updates=200, seeds=2, sweep_seeds=1, sweep_points=2),
     },
     "paper": {
-        8: Scale(updates=5_000, seeds=5, sweep_seeds=3, sweep_points=5),
-        16: Scale(updates=20_000, seeds=5, sweep_seeds=3, sweep_points=5),
+        8: Scale(updates=5_000, seeds=5, sweep_seeds=3, sweep_points=6),
+        16: Scale(updates=20_000, seeds=5, sweep_seeds=3, sweep_points=6),
     },
 }
 
 
 def natural(name: str, occupancy: AbstractOccupancy) -> Method:
     """Algorithm 1 with one of the Fisher modes."""
-    sweep = tuple(map(Rates, (0.001, 0.003, 0.01, 0.03, 0.1)))
-    return Method(name, lambda rates: Natural(occupancy, rate=rates.forward), Rates(0.1), sweep)
+    return Method(
+        name,
+        lambda rates: Natural(occupancy, rate=rates.forward, log_z_rate=rates.log_z),
+        Rates(0.1),
+        tuple(Rates(rate, z) for rate in (0.003, 0.01, 0.03) for z in (0.01, 0.5)),
+    )
 
 
 METHODS = (
     Method(
         "Euclidean",
-        lambda rates: Euclidean(rates.forward),
+        lambda rates: Euclidean(rates.forward, log_z_rate=rates.log_z),
         Rates(0.1),
-        tuple(map(Rates, (0.1, 0.3, 1.0, 3.0, 10.0))),
+        tuple(Rates(rate, z) for rate in (0.3, 1.0, 3.0) for z in (0.01, 0.5)),
     ),
     natural("Natural (exact)", Exact()),
     natural("Natural (sample)", Sampled()),
