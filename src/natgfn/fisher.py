@@ -106,7 +106,7 @@ class Fisher(eqx.Module):
         return columns(jnp.eye(zero.size, dtype=zero.dtype))
 
     def damped(self, damping: Float[Array, ""] | float) -> lx.AbstractLinearOperator:
-        r"""$F + \lambda I$ for lineax, tagged positive here and nowhere else (sums lose the tag)."""
+        r"""$F + \lambda I$ for lineax, tagged positive here and only here: sums lose the tag."""
         params = eqx.filter(self.policy, eqx.is_inexact_array)
 
         def mv(vector):

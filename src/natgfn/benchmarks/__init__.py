@@ -1,4 +1,4 @@
-"""Benchmarks with limits: `natgfn bench NAME` prints one line a measurement, and fails on a miss."""
+"""Benchmarks with limits: `natgfn bench NAME` prints a line for each, and fails on a miss."""
 
 from collections.abc import Callable
 

@@ -26,9 +26,8 @@ class Measurement(NamedTuple):
         """Print the line; return whether the limit holds."""
         good = self.value <= self.limit
         verdict = "ok" if good else "MISSED"
-        print(
-            f"{self.what:<58}{self.value:8.2f}{self.unit:<6} limit {self.limit:g}{self.unit:<6} {verdict}"
-        )
+        value, limit = f"{self.value:.3g}{self.unit}", f"{self.limit:g}{self.unit}"
+        print(f"{self.what:<60}{value:>10}   limit {limit:<8} {verdict}")
         return good
 
 

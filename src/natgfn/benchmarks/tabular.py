@@ -9,7 +9,7 @@ from rich.console import Console
 from ..envs import Hypergrid, Triangles
 from ..occupancy import Exact, Factorised, Sampled
 from ..optim import Euclidean, Natural, SampleSpace
-from ..statespace import enumerate_states
+from ..statespace import StateSpace, enumerate_states
 from ..train import advance
 from .measure import Measurement, Timer, median_ratio
 
@@ -30,7 +30,7 @@ def _measurements():
     exact = Timer(space, Natural(Exact(), rate=RATE))
     ratio = median_ratio(exact, base, updates=100)
     yield Measurement("triangle n=6, batch 128: exact / Euclidean", ratio, 1.5, "x")
-    yield Measurement("triangle n=6: compilations in a second call", _compilations(exact), 0)
+    yield Measurement("triangle n=6: compilations in a second call", _compilations(space, exact), 0)
 
     space = enumerate_states(Hypergrid(side=16))
     base = Timer(space, Euclidean(RATE))
@@ -53,16 +53,16 @@ def _measurements():
     yield Measurement("peak memory of all of this", peak, 4.0, " GiB")
 
 
-def _compilations(timer: Timer) -> int:
+def _compilations(space: StateSpace, timer: Timer) -> int:
     """How often JAX compiles when a compiled loop is called with other values."""
     events = []
 
-    def listen(name: str, *_: object, **__: object) -> None:
-        if "compile" in name:
-            events.append(name)
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if "compile" in event:
+            events.append(event)
 
     rule = Natural(Exact(), damping=2e-3, rate=2 * RATE)
-    timer.algorithm = Timer(timer.algorithm.env, rule).algorithm
+    timer.algorithm = Timer(space, rule).algorithm
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
         advance(timer.algorithm, timer.states, jnp.array(7))

@@ -18,14 +18,17 @@ class AbstractEnv(eqx.Module):
     Every method is pure and handles one state; callers use `jax.vmap`. Stopping is an
     action like any other, and leads to a terminal copy of the state. An action and the
     state it leads to determine the state it came from: that is what `undo` returns.
-
-    Attributes:
-        num_actions: how many actions there are; masks say which are valid where.
-        max_steps: the length of the longest trajectory.
     """
 
-    num_actions: eqx.AbstractVar[int]
-    max_steps: eqx.AbstractVar[int]
+    @property
+    @abstractmethod
+    def num_actions(self) -> int:
+        """How many actions there are; masks say which are valid where."""
+
+    @property
+    @abstractmethod
+    def max_steps(self) -> int:
+        """The length of the longest trajectory."""
 
     @abstractmethod
     def init(self) -> State:

@@ -62,8 +62,8 @@ def run(scale: str, seeds: int | None, work: Path) -> list[Study]:
     studies = []
     for side, size in SCALES[scale].items():
         space = enumerate_states(Hypergrid(side=side))
-        size = replace(size, seeds=seeds or size.seeds)
-        study = Study({"side": side}, space, Tabular.backward, size, work)
+        chosen = replace(size, seeds=seeds or size.seeds)
+        study = Study({"side": side}, space, Tabular.backward, chosen, work)
         study.compare(METHODS, UNTUNED_RULES)
         studies.append(study)
     return studies

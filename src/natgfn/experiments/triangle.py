@@ -75,8 +75,8 @@ def follow_exact_gradient(space: StateSpace, natural: bool, rates: Rates, update
             probs = jnp.exp(log_pf)
             blocks = Blocks(jnp.arange(len(probs)), occupancy(space, probs)[0], probs, None)
             step = solve_covariance(blocks, step, damping=1e-3)
-        table = Tabular(flow.forward.logits - rates.forward * step)
-        return Flow(table, flow.backward, flow.log_z - rates.log_z * 2 * exact.mean)
+        forward = jax.tree.map(lambda logits: logits - rates.forward * step, flow.forward)
+        return Flow(forward, flow.backward, flow.log_z - rates.log_z * 2 * exact.mean)
 
     advance = jax.jit(lambda flow: jax.lax.fori_loop(0, every, update, flow))
     flow = Flow(Tabular.forward(space), Tabular.backward(space), jnp.array(0.0))

@@ -46,11 +46,11 @@ class Batch(eqx.Module):
         return jnp.mean(self.weights * jax.vmap(self.objective.penalty)(self.residuals))
 
     def gradient(self) -> Flow:
-        r"""$\frac1N \sum_i w_i\, \ell'(\delta_i)\, \nabla \delta_i$: $\widehat h_\theta$, $\widehat g_\phi$ and $\widehat g_\xi$."""
+        r"""$\frac1N \sum_i w_i\, \ell'(\delta_i)\, \nabla \delta_i$: the estimators of line 5."""
         return self.pull(self.weights * slope(self.objective.penalty, self.residuals) / self.size)
 
     def least_squares_weights(self) -> Float[Array, " n"]:
-        r"""$w_i\, \ell'(\delta_i) / 2\delta_i$: the objective as a weighted sum of squares near here."""
+        r"""$w_i\, \ell'(\delta_i) / 2\delta_i$: the objective as a weighted sum of squares."""
         return self.weights * curvature(self.objective.penalty, self.residuals)
 
 

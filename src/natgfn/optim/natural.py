@@ -19,13 +19,10 @@ def natural_gradient(
 ) -> optax.GradientTransformationExtraArgs:
     r"""$h \mapsto (\widehat F + \lambda I)^{-1} h$; `update` takes the operator as `fisher`."""
 
-    def init(params):
-        return optax.EmptyState()
-
     def update(updates, state, params=None, *, fisher, **extra: Any):
         return solver.solve(fisher, updates, damping), state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return _transformation(lambda _: optax.EmptyState(), update)
 
 
 def fitted_natural_gradient(
@@ -33,12 +30,14 @@ def fitted_natural_gradient(
 ) -> optax.GradientTransformationExtraArgs:
     r"""The natural direction with the step that fits the batch best, and $\log Z$ with it.
 
-    A sampled gradient gives each state on a trajectory that trajectory's whole residual. The
-    blocks of a per-step Fisher know nothing of each other, so each of the $T$ states corrects
-    all of it: the unit step is about $T$ times too long. Instead $\eta$ and the change $\zeta$ of
-    $\log Z$ minimise $\sum_i \omega_i (\delta_i + \zeta - \eta\, z_i^\top v)^2$, two numbers fitted to $N$
-    residuals. The direction is that of the residuals with $\log Z$ already at its best, that
-    is, centred: a $\log Z$ that is far off would otherwise drown it in noise.
+    A sampled gradient gives each state on a trajectory that trajectory's whole residual.
+    The blocks of a per-step Fisher know nothing of each other, so each of the $T$ states
+    corrects all of it: the unit step is about $T$ times too long. Instead the rate $\eta$ and
+    the change $\zeta$ of $\log Z$ minimise
+    $$\sum_i \omega_i (\delta_i + \zeta - \eta\, z_i^\top v)^2,$$
+    two numbers fitted to $N$ residuals. The direction is that of the residuals with $\log Z$
+    already at its best, that is, centred: a $\log Z$ that is far off would otherwise drown it
+    in noise.
 
     `update` takes `fisher` and `batch`, and handles a whole `Flow`.
     """
@@ -64,19 +63,16 @@ def fitted_natural_gradient(
         forward = jax.tree.map(lambda v: -rate * v, direction)
         return type(updates)(forward, back, rate * mean_slope - mean), state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return _transformation(init, update)
 
 
 def gauss_newton(damping: float) -> optax.GradientTransformationExtraArgs:
     """The sample-space step, for all parameters at once; `update` takes `gram` and `batch`."""
 
-    def init(params):
-        return optax.EmptyState()
-
     def update(updates, state, params=None, *, gram, batch, **extra: Any):
         return gauss_newton_step(gram, batch, damping), state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return _transformation(lambda _: optax.EmptyState(), update)
 
 
 def by_part(
@@ -99,4 +95,9 @@ def by_part(
         stepped = type(updates)(**{name: value for name, (value, _) in done.items()})
         return stepped, {name: new for name, (_, new) in done.items()}
 
+    return _transformation(init, update)
+
+
+def _transformation(init: Any, update: Any) -> optax.GradientTransformationExtraArgs:
+    """Optax types parameters as trees of arrays and knows no required extra arguments."""
     return optax.GradientTransformationExtraArgs(init, update)

@@ -12,7 +12,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
     from ..train import Run
@@ -63,7 +65,7 @@ def draw_band(axis: Axes, steps: Sequence[int], values: np.ndarray, label: str) 
 
 
 def draw_heat_maps(laws: Mapping[str, np.ndarray], side: int, path: Path) -> Path:
-    """Laws over the cells of a square grid, on one logarithmic colour scale."""
+    """A figure of `heat_maps`, at most five in a row."""
     columns = min(len(laws), 5)
     rows = -(-len(laws) // columns)
     figure, axes = plt.subplots(
@@ -73,17 +75,23 @@ def draw_heat_maps(laws: Mapping[str, np.ndarray], side: int, path: Path) -> Pat
         squeeze=False,
         layout="constrained",
     )
-    first = next(iter(laws.values()))
-    norm = LogNorm(first.min() / 10, first.max() * 2)
-    image = None
-    for axis, (name, law) in zip(axes.flat, laws.items(), strict=False):
-        cells = np.maximum(law.reshape(side, side), norm.vmin)
-        image = axis.imshow(cells.T, origin="lower", norm=norm, cmap="viridis")
-        axis.set(title=name, xticks=[], yticks=[])
+    heat_maps(figure, axes.ravel(), laws, side)
     for axis in axes.flat[len(laws) :]:
         axis.axis("off")
-    figure.colorbar(image, ax=axes, shrink=0.8)
     return save(figure, path)
+
+
+def heat_maps(figure: Figure, axes: Any, laws: Mapping[str, np.ndarray], side: int) -> None:
+    """Laws over the cells of a square grid, the target first, on one logarithmic colour scale."""
+    target = next(iter(laws.values()))
+    floor = target.min() / 10
+    norm = LogNorm(floor, target.max() * 2)
+    for axis, (name, law) in zip(axes, laws.items(), strict=False):
+        cells = np.maximum(law.reshape(side, side), floor)
+        axis.imshow(cells.T, origin="lower", norm=norm, cmap="viridis")
+        axis.set(title=name, xticks=[], yticks=[])
+    bar = ScalarMappable(norm, "viridis")
+    figure.colorbar(bar, ax=axes, shrink=0.8, label="probability")
 
 
 def draw_run(run: Run, path: Path) -> Path:

@@ -24,24 +24,20 @@ def results_markdown(results: Mapping[str, Any]) -> str:
         [_setting(s["setting"]), s["method"], _rates(s["kl"]), s["best"]] for s in results["sweeps"]
     ]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return (
-        "\n\n".join(
-            [
-                f"# {results['experiment']}, {results['scale']} scale",
-                f"Made by `{results['command']}`. Mean ± standard deviation over "
-                f"{results['rows'][0]['seeds']} seeds, from the exact terminal law, in nats. The paper "
-                "reports this experiment as figures, without numbers: where it prints one, it stands "
-                "in brackets.",
-                table(head, body),
-                "## Claims",
-                table(["setting", "claim", "holds", "evidence"], claims),
-                "## Sweeps (final KL, on other seeds)",
-                table(["setting", "method", "rate: KL", "best"], sweeps),
-                f"Versions: {versions}.",
-            ]
-        )
-        + "\n"
-    )
+    sections = [
+        f"# {results['experiment']}, {results['scale']} scale",
+        results["about"],
+        f"Made by `{results['command']}`. Mean ± standard deviation over "
+        f"{results['rows'][0]['seeds']} seeds, from the exact terminal law, in nats. A number of "
+        "the paper's would stand in brackets; it reports its tabular experiments as figures only.",
+        table(head, body),
+        "## Claims",
+        table(["setting", "claim", "holds", "evidence"], claims),
+        "## Sweeps (final KL, on other seeds)",
+        table(["setting", "method", "rate: KL", "best"], sweeps),
+        f"Versions: {versions}.",
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def cell(metric: Mapping[str, float | None]) -> str:

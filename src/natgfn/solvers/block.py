@@ -1,9 +1,9 @@
 r"""Closed-form solves of state blocks, in $O(|\mathcal A|)$ operations each.
 
-Two different things, kept apart. *Damping* regularises: $(d\, C(\pi) + \lambda I)^{-1} h$ is close to
-$h / \lambda$ where a state is hardly visited. The *pseudo-inverse* regularises nothing: it solves
-the singular system exactly on the subspace that the Fisher sees, where entries sum to zero,
-and grows like $1 / d$ as visits vanish.
+Two different things, kept apart. *Damping* regularises: $(d\, C(\pi) + \lambda I)^{-1} h$ is
+close to $h / \lambda$ where a state is hardly visited. The *pseudo-inverse* regularises nothing:
+it solves the singular system exactly on the subspace that the Fisher sees, where entries sum
+to zero, and grows like $1 / d$ as visits vanish.
 """
 
 import equinox as eqx
@@ -48,10 +48,10 @@ class BlockPseudoinverse(AbstractSolver):
 def solve_covariance(
     blocks: Blocks, h: Float[Array, "states actions"], damping: Float[Array, ""] | float
 ) -> Float[Array, "states actions"]:
-    r"""$(d\, (\mathrm{Diag}(\pi) - \pi\pi^\top) + \lambda I)^{-1} h$, a diagonal less a rank one.
+    r"""$(d\, C(\pi) + \lambda I)^{-1} h$, a diagonal $D$ less a rank one.
 
-    The denominator $1 - d\, \pi^\top D^{-1} \pi$ is written as $\lambda \sum_a \pi_a / D_a$, which it
-    equals and which does not cancel.
+    The denominator $1 - d\, \pi^\top D^{-1} \pi$ is written as $\lambda \sum_a \pi_a / D_a$, which
+    it equals and which does not cancel.
     """
     d, p = blocks.weights[:, None], blocks.probs
     inverse = 1 / (d * p + damping)
@@ -63,12 +63,13 @@ def solve_covariance(
 def solve_scores(
     blocks: Blocks, h: Float[Array, "states actions"], damping: Float[Array, ""] | float
 ) -> Float[Array, "states actions"]:
-    r"""$(\sum_a c_a (e_a - \pi)(e_a - \pi)^\top + \lambda I)^{-1} h$ with $c$ the visits of each action.
+    r"""$(\sum_a c_a (e_a - \pi)(e_a - \pi)^\top + \lambda I)^{-1} h$ for visits $c$ of actions.
 
-    The matrix is $D - c\pi^\top - \pi c^\top + |c|\, \pi\pi^\top$ with $D = \mathrm{Diag}(c) + \lambda I$:
-    a diagonal with a rank two, so Woodbury's identity leaves a 2 x 2 system.
+    The matrix is $D - c\pi^\top - \pi c^\top + |c|\, \pi\pi^\top$, with $D$ the diagonal of
+    $c + \lambda$: a diagonal and a rank two, so Woodbury's identity leaves a 2 x 2 system.
     """
     c, p = blocks.mass, blocks.probs
+    assert c is not None
     inverse = 1 / (c + damping)
     y = h * inverse
 
@@ -86,7 +87,10 @@ def solve_scores(
 def pseudo_solve(
     blocks: Blocks, h: Float[Array, "states actions"]
 ) -> Float[Array, "states actions"]:
-    r"""$(d\, C(\pi))^\dagger h = \tfrac1d P\, \mathrm{Diag}(1/\pi)\, P h$, with $P$ removing the mean over the support."""
+    r"""$(d\, C(\pi))^\dagger h = \tfrac1d P\, \mathrm{Diag}(1/\pi)\, P h$.
+
+    $P$ removes the mean over the support.
+    """
     support = blocks.probs > 0
     count = jnp.sum(support, axis=1, keepdims=True)
 

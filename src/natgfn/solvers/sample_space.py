@@ -2,10 +2,10 @@ r"""The natural gradient in sample space: an $N \times N$ system instead of a $p
 
 Let $J$ be the $N \times p$ matrix of residual gradients $\nabla \delta_i$. The step
 $$\Delta = -\arg\min_v \tfrac1N \sum_i \omega_i\, (\delta_i - J_i v)^2 + \lambda |v|^2
-        = -J^\top \Omega^{1/2} (\Omega^{1/2} J J^\top \Omega^{1/2} + N \lambda I)^{-1} \Omega^{1/2} \delta$$
-is Gauss-Newton on the batch's residuals. Since the forward part of $\nabla\delta_i$ is the score
-$\nabla \log q_\theta(\tau_i)$, the matrix $J^\top J / N$ restricted to $\theta$ is an unbiased estimate of the
-trajectory Fisher, and the step is half the damped natural gradient of squared trajectory
+        = -J^\top B\, (B J J^\top B + N \lambda I)^{-1} B\, \delta, \qquad B = \Omega^{1/2},$$
+is Gauss-Newton on the batch's residuals. Since the forward part of $\nabla\delta_i$ is the
+score of the trajectory, the matrix $J^\top J / N$ restricted to $\theta$ is an unbiased estimate
+of the trajectory Fisher, and the step is half the damped natural gradient of squared trajectory
 balance. Unlike the per-step form it keeps the cross-time terms of the batch, so that the
 states along one trajectory share its residual instead of each correcting all of it: the unit
 step is the right one, and there is no rate to choose.

@@ -1,9 +1,11 @@
 """Enumerate an environment through its own functions."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, UInt64
 
@@ -85,7 +87,7 @@ def _walk(env: AbstractEnv, max_states: int):
     """Breadth-first search: packed states by discovery, and (source, action, target) edges."""
 
     def expand(state):
-        actions = np.arange(env.num_actions)
+        actions = jnp.arange(env.num_actions)
         children = jax.vmap(env.step, (None, 0))(state, actions)
         return children, env.forward_mask(state), env.is_terminal(state)
 
@@ -103,7 +105,8 @@ def _walk(env: AbstractEnv, max_states: int):
                 "terminal: every construction must be able to end"
             )
         here, action = np.nonzero(mask & ~terminal[:, None])
-        rows = _pack(jax.tree.map(lambda x: x[here, action], children))
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), children)
+        rows = _pack(flat)[here * env.num_actions + action]
         keys, index, inverse = np.unique(_hash(rows), return_index=True, return_inverse=True)
         unique = rows[index]
         place = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
@@ -173,7 +176,7 @@ def _chunks(level_sizes: np.ndarray) -> tuple[int, np.ndarray]:
     total = int(level_sizes.sum())
     size = min(int(sizes[np.argmin(cost)]), total)
     first = np.concatenate([[0], np.cumsum(level_sizes)])
-    chunks = np.concatenate([np.arange(a, b, size) for a, b in zip(first, first[1:], strict=False)])
+    chunks = np.concatenate([np.arange(a, b, size) for a, b in pairwise(first)])
     return size, np.minimum(chunks, total - size).astype(np.int32)
 
 
@@ -201,15 +204,14 @@ def _log_rewards(env: AbstractEnv, terminals: State) -> np.ndarray:
 
 def _batched(function: Callable[[State], Any], states: State, count: int) -> Any:
     """`function` over all states, in batches of few distinct sizes (so few compilations)."""
-    results = []
-    for start in range(0, count, _BATCH):
-        size = min(_BATCH, count - start)
-        padded = 1 << (size - 1).bit_length()
-        part = jax.tree.map(
-            lambda x: np.concatenate([x[start : start + size], np.repeat(x[:1], padded - size, 0)]),
-            states,
-        )
-        results.append(jax.tree.map(lambda x: np.asarray(x)[:size], function(part)))
+
+    def one_batch(start: int, size: int) -> Any:
+        padding = (1 << (size - 1).bit_length()) - size
+        part = jax.tree.map(lambda x: x[start : start + size], states)
+        part = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[:1], padding, 0)]), part)
+        return jax.tree.map(lambda x: np.asarray(x)[:size], function(part))
+
+    results = [one_batch(start, min(_BATCH, count - start)) for start in range(0, count, _BATCH)]
     return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
 

@@ -92,7 +92,7 @@ def occupancy(
 def timed_occupancy(
     space: StateSpace, pf: Float[Array, "inner actions"]
 ) -> Float[Array, "times inner"]:
-    r"""Time-resolved $d_{\theta,t}(s) = \Pr(t < T, s_t = s)$ of `app:computational_regimes_detailed`."""
+    r"""$d_{\theta,t}(s) = \Pr(t < T, s_t = s)$, of `app:computational_regimes_detailed`."""
     arrivals = jnp.asarray(space.arrivals[0])
 
     def advance(now, _):

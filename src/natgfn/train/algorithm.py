@@ -1,7 +1,7 @@
 """Algorithm 1 as one compiled step: sample, evaluate, precondition, update."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -90,8 +90,10 @@ class Algorithm(eqx.Module):
             weighting=self.weighting,
         )
         params, static = eqx.partition(flow, eqx.is_inexact_array)
+        gradient: Any = batch.gradient()
+        context = self.rule.context(self.env, flow, batch)
         updates, optimiser = self.rule.transform().update(
-            batch.gradient(), state.optimiser, params, **self.rule.context(self.env, flow, batch)
+            gradient, state.optimiser, params, **context
         )
         proposed = (eqx.apply_updates(params, updates), optimiser)
         accepted = all_finite(proposed)

@@ -34,7 +34,7 @@ def save(path: Path, state: Any, configuration: Any) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
-            np.savez(file, header=header, **arrays)
+            np.savez(file, allow_pickle=False, header=header, **arrays)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

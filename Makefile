@@ -1,0 +1,32 @@
+# `make demo` and `make test` set everything up on a fresh machine; the second time they are quick.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# Compiled programs are kept between runs.
+export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
+export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+
+.PHONY: demo test lint types unit clean
+
+demo: $(READY)
+	$(BIN)/natgfn demo --out demo
+
+test: lint types unit
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)
+	$(BIN)/basedpyright
+
+unit: $(READY)
+	$(BIN)/pytest
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv demo runs
