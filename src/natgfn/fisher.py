@@ -8,7 +8,7 @@ the occupancy carries actions, its one-sample estimate $(e_a - \pi)(e_a - \pi)^\
 (`eq:sampled_fisher_training`).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -20,6 +20,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from .envs.base import AbstractEnv, State
 from .policies import AbstractPolicy, Tabular, forward_probs, masked_log_softmax, masked_softmax
 from .statespace import StateSpace
+
+Scalar: TypeAlias = Float[Array, ""] | float
 
 
 class Occupancy(eqx.Module):
@@ -105,7 +107,7 @@ class Fisher(eqx.Module):
         columns = jax.vmap(lambda v: ravel_pytree(self.mv(unravel(v)))[0])
         return columns(jnp.eye(zero.size, dtype=zero.dtype))
 
-    def damped(self, damping: Float[Array, ""] | float) -> lx.AbstractLinearOperator:
+    def damped(self, damping: Scalar) -> lx.AbstractLinearOperator:
         r"""$F + \lambda I$ for lineax, tagged positive here and only here: sums lose the tag."""
         params = eqx.filter(self.policy, eqx.is_inexact_array)
 

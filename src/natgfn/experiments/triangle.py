@@ -20,9 +20,9 @@ from ..policies import Flow, Tabular, Uniform, backward_table, forward_table
 from ..report.figures import Panel, draw_curves
 from ..solvers.block import solve_covariance
 from ..statespace import StateSpace, enumerate_states, exact_residuals, occupancy
-from .study import PAPER, TUNED, Method, Rates, Scale, Study, faster
+from .study import PAPER, TUNED, UNTUNED, Method, Rates, Scale, Study, faster
 
-NOISE_FREE = "paper's rates, exact gradient"
+NOISE_FREE = "paper's rates, noise-free"
 
 SCALES = {
     "smoke": (4, Scale(updates=200, seeds=2, sweep_seeds=1, sweep_points=2)),
@@ -100,8 +100,8 @@ def claims(studies: list[Study]) -> list[dict[str, Any]]:
 def figures(results: dict[str, Any], out: Path, stem: str) -> list[Path]:
     """`fig:triangle_case`: loss and divergence over updates, for each choice of rates."""
     panels = [
-        Panel(f"{name}, {rates}", metric, {"rates": rates})
-        for rates in (PAPER, TUNED, NOISE_FREE)
+        Panel(f"{name}: {rates}", metric, {"rates": rates})
+        for rates in (PAPER, TUNED, UNTUNED, NOISE_FREE)
         for metric, name in (("loss", "TB loss"), ("kl", "KL(q || p)"))
     ]
     return [draw_curves(results["curves"], panels, out / f"{stem}.png", columns=2)]

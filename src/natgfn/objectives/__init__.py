@@ -2,6 +2,7 @@
 
 from .batch import Batch as Batch
 from .batch import evaluate as evaluate
+from .penalties import AbstractPenalty as AbstractPenalty
 from .penalties import Huber as Huber
 from .penalties import Squared as Squared
 from .penalties import curvature as curvature

@@ -1,19 +1,29 @@
 r"""Penalties $\ell$ on a residual: even functions with $\ell(0) = 0$. Any such function will do."""
 
+from abc import abstractmethod
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-class Squared(eqx.Module):
+class AbstractPenalty(eqx.Module):
+    """A penalty that can be named in a configuration; in Python any function will do."""
+
+    @abstractmethod
+    def __call__(self, u: Float[Array, ""]) -> Float[Array, ""]:
+        """The penalty on one residual."""
+
+
+class Squared(AbstractPenalty):
     r"""$\ell(u) = u^2$."""
 
     def __call__(self, u: Float[Array, ""]) -> Float[Array, ""]:
         return u**2
 
 
-class Huber(eqx.Module):
+class Huber(AbstractPenalty):
     r"""$u^2$ up to a threshold, and its tangent beyond.
 
     Attributes:

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ..fisher import Scalar
 from ..solvers import AbstractSolver, gauss_newton_step
 
 
 def natural_gradient(
-    solver: AbstractSolver, damping: float
+    solver: AbstractSolver, damping: Scalar
 ) -> optax.GradientTransformationExtraArgs:
     r"""$h \mapsto (\widehat F + \lambda I)^{-1} h$; `update` takes the operator as `fisher`."""
 
@@ -26,7 +27,7 @@ def natural_gradient(
 
 
 def fitted_natural_gradient(
-    solver: AbstractSolver, damping: float, backward: optax.GradientTransformation
+    solver: AbstractSolver, damping: Scalar, backward: optax.GradientTransformation
 ) -> optax.GradientTransformationExtraArgs:
     r"""The natural direction with the step that fits the batch best, and $\log Z$ with it.
 
@@ -66,7 +67,7 @@ def fitted_natural_gradient(
     return _transformation(init, update)
 
 
-def gauss_newton(damping: float) -> optax.GradientTransformationExtraArgs:
+def gauss_newton(damping: Scalar) -> optax.GradientTransformationExtraArgs:
     """The sample-space step, for all parameters at once; `update` takes `gram` and `batch`."""
 
     def update(updates, state, params=None, *, gram, batch, **extra: Any):

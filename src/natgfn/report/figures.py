@@ -49,8 +49,9 @@ def draw_curves(
         for curve in curves:
             if panel.where.items() <= curve["setting"].items():
                 draw_band(axis, curve["steps"], np.array(curve[panel.metric]), curve["method"])
-        axis.set(yscale="log", title=panel.title, xlabel="updates")
-    axes.flat[0].legend(fontsize="small")
+        axis.set(yscale="log", xlabel="updates")
+        axis.set_title(panel.title, fontsize="medium")
+        axis.legend(fontsize="small")
     return save(figure, path)
 
 

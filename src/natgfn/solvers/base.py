@@ -5,7 +5,7 @@ from abc import abstractmethod
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from ..fisher import Fisher
+from ..fisher import Fisher, Scalar
 
 
 class AbstractSolver(eqx.Module):
@@ -16,7 +16,7 @@ class AbstractSolver(eqx.Module):
 
     @abstractmethod
     def solve(
-        self, fisher: Fisher, h: PyTree[Float[Array, "..."]], damping: Float[Array, ""] | float
+        self, fisher: Fisher, h: PyTree[Float[Array, "..."]], damping: Scalar
     ) -> PyTree[Float[Array, "..."]]:
         """The direction $v$, shaped like the parameters of the policy."""
 

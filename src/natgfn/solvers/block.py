@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..fisher import Blocks
+from ..fisher import Blocks, Scalar
 from .base import AbstractSolver, require_positive
 
 
@@ -46,7 +46,7 @@ class BlockPseudoinverse(AbstractSolver):
 
 
 def solve_covariance(
-    blocks: Blocks, h: Float[Array, "states actions"], damping: Float[Array, ""] | float
+    blocks: Blocks, h: Float[Array, "states actions"], damping: Scalar
 ) -> Float[Array, "states actions"]:
     r"""$(d\, C(\pi) + \lambda I)^{-1} h$, a diagonal $D$ less a rank one.
 
@@ -61,7 +61,7 @@ def solve_covariance(
 
 
 def solve_scores(
-    blocks: Blocks, h: Float[Array, "states actions"], damping: Float[Array, ""] | float
+    blocks: Blocks, h: Float[Array, "states actions"], damping: Scalar
 ) -> Float[Array, "states actions"]:
     r"""$(\sum_a c_a (e_a - \pi)(e_a - \pi)^\top + \lambda I)^{-1} h$ for visits $c$ of actions.
 

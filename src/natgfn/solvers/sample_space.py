@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jaxtyping import Array, Bool, Float, Int
 
+from ..fisher import Scalar
 from ..objectives import Batch
 from ..policies import Flow, Tabular, masked_log_softmax
 from ..statespace import StateSpace
 
 
-def gauss_newton_step(
-    gram: Float[Array, "n n"], batch: Batch, damping: Float[Array, ""] | float
-) -> Flow:
+def gauss_newton_step(gram: Float[Array, "n n"], batch: Batch, damping: Scalar) -> Flow:
     r"""The step $\Delta$ above, for squared residuals or any penalty (by iterated least squares).
 
     Args:
