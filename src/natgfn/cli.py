@@ -24,8 +24,8 @@ from .config import (
     choices,
     construct,
     find,
-    override,
     parse_config,
+    put,
     read_config,
 )
 from .doctor import examine
@@ -212,7 +212,7 @@ def _load(target: str, pairs: list[str]) -> envs.AbstractEnv:
         raise NatgfnError(f"{target} is not complete: it must define {missing}")
     table: dict[str, Any] = {}
     for pair in pairs:
-        override(table, pair)
+        put(table, pair)
     return construct(cls, table, name)
 
 

@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeGuard, Union, get_args, get_origin
 
 import equinox as eqx
 from pydantic import TypeAdapter, ValidationError
@@ -48,10 +48,10 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise NatgfnError(
                 f"cannot read the configuration {path}: {error.strerror}; expected a TOML file"
             ) from error
-    return override(table, overrides)
+    return put(table, overrides)
 
 
-def override(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def put(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of `table` with `key=value` settings; keys may be dotted.
 
     Values are TOML, or else plain strings. An object given by name starts from its defaults,
@@ -104,22 +104,23 @@ def options(owner: Callable[..., Any], field: str) -> dict[str, Callable[..., An
 
     A field typed as a class takes its concrete subclasses; one typed as a function that makes
     a class takes constructors of the field's name (`Uniform.backward`); and one typed as any
-    other function takes whatever can be called in the package of its owner.
+    other function takes what its default is a case of (`Squared`, so any penalty).
     """
-    kind = _without_none(fields(owner)[field].annotation)
-    if isinstance(kind, type) and issubclass(kind, eqx.Module):
-        return {
-            name: cls
-            for name, cls in _exports(kind).items()
-            if issubclass(cls, kind) and not inspect.isabstract(cls)
-        }
+    parameter = fields(owner)[field]
+    kind = _without_none(parameter.annotation)
     if get_origin(kind) is collections.abc.Callable:
         made = get_args(kind)[-1]
-        if isinstance(made, type) and issubclass(made, eqx.Module):
+        if _is_module(made):
             found = {name: getattr(cls, field, None) for name, cls in _exports(made).items()}
             return {name: make for name, make in found.items() if make is not None}
-        return {name: cls for name, cls in _exports(owner).items() if "__call__" in vars(cls)}
-    return {}
+        kind = type(parameter.default).__base__
+    if not _is_module(kind):
+        return {}
+    return {
+        name: cls
+        for name, cls in _exports(kind).items()
+        if issubclass(cls, kind) and not inspect.isabstract(cls)
+    }
 
 
 def fields(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -147,8 +148,12 @@ def _exports(thing: Any) -> dict[str, type]:
     return {
         name: cls
         for name, cls in vars(package).items()
-        if isinstance(cls, type) and issubclass(cls, eqx.Module) and not name.startswith("_")
+        if _is_module(cls) and not name.startswith("_")
     }
+
+
+def _is_module(kind: Any) -> TypeGuard[type[eqx.Module]]:
+    return isinstance(kind, type) and issubclass(kind, eqx.Module)
 
 
 def _arguments(make: Callable[..., Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -231,5 +236,5 @@ def _instead(given: str, known: Mapping[str, Any]) -> str:
     """The closest name, and all there are."""
     by_plain = {_plain(name): name for name in known}
     close = difflib.get_close_matches(_plain(given), list(by_plain), n=1)
-    hint = f"; did you mean {by_plain[close[0]]}?" if close else ";"
-    return f"{hint} It can be: {', '.join(known)}" if known else f"{hint} it has none"
+    hint = f": did you mean {by_plain[close[0]]}? Expected" if close else ": expected"
+    return f"{hint} one of {', '.join(known)}" if known else ": it has none"
