@@ -70,7 +70,9 @@ def test_the_exact_natural_gradient_without_noise_ends_in_rounding_error(results
 
 
 def _study(tmp_path, curves):
-    study = Study({}, None, Uniform.backward, None, tmp_path)
+    nodes, scale = triangle.SCALES["smoke"]
+    space = enumerate_states(triangle.Triangles(nodes=3))
+    study = Study({"nodes": nodes}, space, Uniform.backward, scale, tmp_path)
     for name, values in curves.items():
         metrics = {metric: np.array(values)[:, None] for metric in METRICS}
         study.add(name, {"rates": "any"}, np.arange(len(values)), metrics, np.ones(4) / 4, {})
@@ -78,7 +80,7 @@ def _study(tmp_path, curves):
 
 
 def test_a_claim_needs_both_speed_and_the_better_end(tmp_path):
-    study = _study(tmp_path, {"a": [1, 0.1, 0.01], "b": [1, 0.5, 0.02], "late": [1, 0.9, 0.001]})
+    study = _study(tmp_path, {"a": [1, 0.1, 0.01], "b": [1, 0.5, 0.02], "late": [1, 0.9, 0.009]})
     assert faster(study, "a", "b", "any", "kl")["holds"]
     assert not faster(study, "b", "a", "any", "kl")["holds"]
     assert not faster(study, "late", "a", "any", "kl")["holds"]

@@ -6,7 +6,7 @@ only if $\sum_{\tau : s_0 \to x} P_B(\tau \mid x) = 1$, and a backward mask that
 which cannot be reached loses the probability that goes there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,11 +57,13 @@ def check_environment(env: AbstractEnv) -> list[Finding]:
         return [*findings, Finding(False, str(error))]
     case = _Case.of(space)
     findings.append(Finding(True, f"the graph is acyclic, with {space.num_states:,} states"))
-    findings.append(Finding(True, "every reward is a number or zero"))
-    for check in (_length, _terminals, _undo, _forward_edges, _backward_edges, _objects):
-        findings.append(check(case))
-    findings.append(_backward_mass(case, masks_agree=all(f.ok is not False for f in findings)))
-    return findings
+    findings.append(Finding(True, "every log_reward is a number or minus infinity"))
+    findings += [check(case) for check in (_length, _terminals, _objects, _undo)]
+    masks = [_forward_edges(case), _backward_edges(case)]
+    if not all(finding.ok for finding in masks):
+        unknown = Finding(None, "not checked: that P_B sums to one; mend the masks first")
+        return [*findings, *masks, unknown]
+    return [*findings, *masks, _backward_mass(case)]
 
 
 def _interface(env: AbstractEnv) -> Finding:
@@ -101,11 +103,11 @@ def _interface(env: AbstractEnv) -> Finding:
         got = results[name]
         if len(got.shape) != rank or not jnp.issubdtype(got.dtype, jnp.floating):
             return Finding(False, f"{name} must return {rank}-dimensional floats, got {got}")
-    return Finding(True, "states are integer arrays of fixed shape, and so are their children")
+    return Finding(True, "states are integer arrays, and step and undo keep their shapes")
 
 
 def _is_integer(dtype: np.dtype) -> bool:
-    return dtype == bool or jnp.issubdtype(dtype, jnp.integer)
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
 
 
 def _same_structure(one: Any, other: Any) -> bool:
@@ -119,7 +121,9 @@ def _same_structure(one: Any, other: Any) -> bool:
 def _source(env: AbstractEnv) -> Finding:
     if env.is_terminal(env.init()):
         return Finding(False, "init is terminal: there is nothing to construct")
-    return Finding(True, "init is not terminal")
+    if (mask := np.asarray(env.backward_mask(env.init()))).any():
+        return Finding(False, f"backward_mask lists action {np.argmax(mask)} in init, the source")
+    return Finding(True, "init is not terminal and has no parent")
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,9 @@ def _length(case: _Case) -> Finding:
     if longest > limit:
         state = case.name(np.argmax(case.space.level))
         return Finding(False, f"it takes {longest} steps to {state}, but max_steps is {limit}")
-    return Finding(True, f"every trajectory ends, within {longest} steps of max_steps={limit}")
+    return Finding(
+        True, f"every trajectory ends within max_steps={limit}: the longest has {longest}"
+    )
 
 
 def _terminals(case: _Case) -> Finding:
@@ -207,26 +213,26 @@ def _forward_edges(case: _Case) -> Finding:
 
 
 def _backward_edges(case: _Case) -> Finding:
-    """Claims beyond the edges that were enumerated; whether those exist from anywhere."""
+    """Claims beyond the edges that were enumerated: each must be an edge of its own."""
     state, action = np.nonzero(case.backward_mask & (case.space.parent < 0))
     if len(state):
-        env, states, action = case.env, case.at(state), action.astype(np.int32)
-
-        def leads_back(state, action):
-            parent = env.undo(state, action)
-            back = env.step(parent, action)
-            pairs = zip(jax.tree.leaves(back), jax.tree.leaves(state), strict=True)
-            same = jnp.stack([jnp.all(x == y) for x, y in pairs]).all()
-            return same & ~env.is_terminal(parent) & env.forward_mask(parent)[action]
-
-        if (wrong := ~_over(leads_back, states, action)).any():
+        states, action = case.at(state), action.astype(np.int32)
+        parents = _over(case.env.undo, states, action)
+        ended = _over(case.env.is_terminal, parents)
+        valid = _over(case.env.forward_mask, parents)[np.arange(len(action)), action]
+        back = _equal(_over(case.env.step, parents, action), states)
+        if (wrong := ended | ~valid | ~back).any():
             claim = int(np.argmax(wrong))
+            parent = _name(jax.tree.map(lambda x: x[claim], parents))
+            why = "which does not lead here"
+            why = "where it is not valid" if not valid[claim] else why
+            why = "which is terminal" if ended[claim] else why
             return Finding(
                 False,
                 f"masks disagree: backward_mask lists action {action[claim]} in "
-                f"{case.name(state[claim])}, but it does not lead there from what undo gives",
+                f"{case.name(state[claim])}, but undo gives {parent}, {why}",
             )
-    return Finding(True, "every action that backward_mask lists leads back to where it is listed")
+    return Finding(True, "every action that backward_mask lists is valid where undo leads")
 
 
 def _objects(case: _Case) -> Finding:
@@ -257,9 +263,7 @@ def _rows(states: State) -> Int[np.ndarray, "states columns"]:
     )
 
 
-def _backward_mass(case: _Case, *, masks_agree: bool) -> Finding:
-    if not masks_agree:
-        return Finding(None, "not checked: that P_B sums to one; mend the above first")
+def _backward_mass(case: _Case) -> Finding:
     count = np.maximum(case.backward_mask.sum(axis=1, keepdims=True), 1)
     with jax.enable_x64(True):
         log_pb = np.where(case.backward_mask, -np.log(count), -np.inf)

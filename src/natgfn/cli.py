@@ -1,235 +1,290 @@
-"""The command line. Every error is one line, and exit code 2."""
+"""The command line: one thin function a command.
 
-import dataclasses
-import functools
+Bad input is one line on standard error and exit code 2; a check, benchmark or examination
+that fails has exit code 1; an interrupted run says how to go on and has exit code 130.
+"""
+
 import importlib
 import inspect
+import re
 import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
 
-from . import envs
-from .benchmarks import BENCHMARKS
-from .check import check_environment
-from .config import (
-    KINDS,
-    backward_policies,
-    choices,
-    construct,
-    find,
-    parse_config,
-    put,
-    read_config,
-)
-from .doctor import examine
 from .errors import NatgfnError
-from .experiments import EXPERIMENTS, reproduce
-from .experiments.demo import run_demo
-from .report.tables import COLUMNS
-from .train import Run
-from .train.loop import RECORD
-from .train.record import Record, versions
+
+Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
+
+
+class _OneLineErrors(TyperGroup):
+    """Turns errors that a person can act on into a line without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (NatgfnError, ValueError, OSError) as error:
+            if isinstance(error, ValueError) and not _is_ours(error):
+                raise
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(2) from error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether natgfn raised it itself; other errors are bugs, and keep their traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals["__name__"].startswith("natgfn.")
+
 
 app = typer.Typer(
-    help="GFlowNets trained by natural gradient.", no_args_is_help=True, add_completion=False
+    cls=_OneLineErrors,
+    help="GFlowNets trained by natural gradient.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
-console = Console()
-
-Pairs = Annotated[list[str] | None, typer.Argument(help="Settings, as key=value.")]
-Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
 
 
-def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a command; what a person can mend becomes one line instead of a traceback."""
-
-    @functools.wraps(function)
-    def guarded(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-        except NatgfnError as error:
-            fail(str(error))
-        except ValueError as error:
-            # Ours are messages to the user; anybody else's is a bug, and keeps its traceback.
-            raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-            if Path(__file__).parent not in raised_in.parents:
-                raise
-            fail(str(error))
-        except KeyboardInterrupt:
-            typer.echo("stopped; what was finished is kept, and the same command goes on", err=True)
-            raise typer.Exit(130) from None
-
-    app.command(name=function.__name__.removesuffix("_"))(guarded)
-    return guarded
+def main() -> None:
+    """The entry point."""
+    app()
 
 
-def fail(message: str) -> None:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
-    raise typer.Exit(2)
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from .train.record import versions
 
-
-@app.callback(invoke_without_command=True)
-def version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
         typer.echo(f"natgfn {versions()['natgfn']}")
         raise typer.Exit
 
 
-@command
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
 def demo(out: Out = None) -> None:
-    """A minute from nothing to a picture: natural against Euclidean."""
+    """Natural against Euclidean on a small grid: a table and a picture, in a minute."""
+    from .experiments.demo import run_demo
+
     run_demo(out or Path("demo"))
 
 
-@command
-def list_() -> None:
-    """Everything that a configuration can name."""
-    for kind in KINDS:
-        table = Table("name", "options", "what it is", title=kind.__name__.removeprefix("Abstract"))
-        for name, cls in choices(kind).items():
-            table.add_row(name, _options(cls), _summary(cls))
-        console.print(table)
-    console.print("Backward policies:", ", ".join(backward_policies()))
-    table = Table("experiment", "what it is", title="natgfn reproduce")
-    for name, experiment in EXPERIMENTS.items():
-        table.add_row(name, _summary(experiment))
-    console.print(table)
+@app.command("list")
+def list_everything() -> None:
+    """Everything that can be configured, and every experiment and benchmark."""
+    from .benchmarks import BENCHMARKS
+    from .config import catalogue, fields
+    from .experiments import EXPERIMENTS
+
+    table = Table("setting", "name", "what it is", "parameters", box=None, pad_edge=False)
+    for where, choices in catalogue():
+        for row, (name, make) in enumerate(choices.items()):
+            parameters = fields(make) if inspect.isclass(make) else {}
+            shown = "\n".join(_default(p) for p in parameters.values())
+            about = _summary(getattr(make, "__self__", make))
+            table.add_row(where if row == 0 else "", Text(name), Text(about), Text(shown))
+    commands = {"reproduce": EXPERIMENTS, "bench": BENCHMARKS}
+    for command, entries in commands.items():
+        for row, (name, thing) in enumerate(entries.items()):
+            table.add_row(f"natgfn {command}" if row == 0 else "", name, Text(_summary(thing)))
+    _console().print(table)
 
 
-@command
-def train(config: Pairs = None, out: Out = None) -> None:
-    """Train on a configuration: a TOML file, key=value settings, or both.
+def _default(parameter: inspect.Parameter) -> str:
+    return (
+        parameter.name
+        if parameter.default is parameter.empty
+        else str(parameter.replace(annotation=parameter.empty))
+    )
 
-    For example: natgfn train env=hypergrid env.side=16 rule=natural updates=5000 seeds=5
-    """
-    files = [Path(word) for word in config or [] if "=" not in word]
+
+def _summary(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _console() -> Console:
+    # A table that is piped into a file or a pager is not squeezed into 80 columns.
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+@app.command(epilog="For example: natgfn train env=hypergrid env.side=16 rule=natural updates=500")
+def train(settings: Settings = None, out: Out = None) -> None:
+    """Train a sampler, from a TOML file, key=value settings, or both: CONFIG.toml key=value."""
+    from .config import arguments, load
+
+    settings = settings or []
+    files = [text for text in settings if not re.match(r"[\w.-]+=", text)]
     if len(files) > 1:
-        raise NatgfnError(f"got two configuration files, {files[0]} and {files[1]}: expected one")
-    chosen = read_config(next(iter(files), None), [word for word in config or [] if "=" in word])
-    _train(lambda folder: chosen.train(out=folder), out or _new_folder(chosen))
+        raise NatgfnError(f"expected one configuration file and key=value, got {files}")
+    overrides = [text for text in settings if text not in files]
+    made = arguments(load(Path(files[0]) if files else None, overrides))
+    _train(made, out or _free_folder(made), resume=False)
 
 
-@command
-def resume(run: Annotated[Path, typer.Argument(help="The folder of the run.")]) -> None:
-    """Go on with a run that was interrupted, to the same end to the bit."""
-    if not run.is_dir():
-        raise NatgfnError(f"no run at {run}: expected the folder that `natgfn train` printed")
-    header, _ = Record(run / RECORD).read()
-    chosen = parse_config(header["configuration"])
-    _train(lambda folder: chosen.train(out=folder, resume=True), run)
+def _free_folder(arguments: dict[str, Any]) -> Path:
+    from .optim import SampleSpace
 
-
-@command
-def reproduce_(
-    experiment: Annotated[str, typer.Argument(help=", ".join(EXPERIMENTS))],
-    scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
-    seeds: Annotated[int | None, typer.Option(help="How many seeds.")] = None,
-    out: Out = None,
-) -> None:
-    """Run an experiment of the paper, and write its table and figures."""
-    page = reproduce(experiment, scale=scale, seeds=seeds, out=out or Path("results"))
-    typer.echo(page.read_text())
-    typer.echo(f"written to {page.parent}")
-
-
-@command
-def check(
-    target: Annotated[str, typer.Argument(help="An environment, as module:Class.")],
-    options: Pairs = None,
-) -> None:
-    """Verify an environment: undo, masks, reachability, and the backward policy."""
-    findings = check_environment(_load(target, options or []))
-    for finding in findings:
-        typer.echo(str(finding))
-    if any(finding.failed for finding in findings):
-        raise typer.Exit(1)
-
-
-@command
-def bench(name: Annotated[str, typer.Argument(help=", ".join(BENCHMARKS))]) -> None:
-    """Measure, beside the limits; exit code 1 if one is missed."""
-    raise typer.Exit(BENCHMARKS[find(name, BENCHMARKS, "bench")]())
-
-
-@command
-def doctor() -> None:
-    """Check that this machine computes what it should."""
-    raise typer.Exit(examine())
-
-
-def _train(start: Callable[[Path], Run], folder: Path) -> None:
-    try:
-        run = start(folder)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped; `natgfn resume {folder}` goes on from the last checkpoint", err=True)
-        raise typer.Exit(130) from None
-    table = Table("metric", "mean", "deviation", title=f"{run.steps[-1]} updates")
-    for name in COLUMNS:
-        values = run.metrics[name][-1]
-        table.add_row(name, f"{np.mean(values):.4g}", f"{np.std(values):.1g}")
-    console.print(table)
-    if rejected := int(run.metrics["rejected"][-1].sum()):
-        console.print(
-            f"[red]{rejected} updates were rejected: they would not have been finite[/red]"
-        )
-    console.print(f"kept in {folder}")
-
-
-def _new_folder(chosen: Any) -> Path:
-    stem = f"{type(chosen.env).__name__}-{type(chosen.rule).__name__}".lower()
+    parts = (arguments["env"], arguments.get("rule") or SampleSpace())
+    stem = "-".join(type(part).__name__.lower() for part in parts)
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
         number += 1
     return folder
 
 
-def _load(target: str, pairs: list[str]) -> envs.AbstractEnv:
-    """Import a class that the user named, and make one from key=value settings."""
-    module_name, colon, name = target.partition(":")
-    if not colon:
-        raise NatgfnError(f"got {target!r}, expected module:Class, as in natgfn.envs:Hypergrid")
-    sys.path.insert(0, str(Path.cwd()))
+@app.command()
+def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+    """Go on with a run that was interrupted, exactly as if it had not been."""
+    from .config import arguments
+    from .train.loop import RECORD
+    from .train.record import Record
+
+    header, _ = Record(run / RECORD).read()
     try:
-        cls = getattr(importlib.import_module(module_name), name)
-    except ImportError as error:
-        raise NatgfnError(f"cannot import {module_name}: {error}") from error
-    except AttributeError as error:
-        raise NatgfnError(f"{module_name} has no {name}") from error
-    if not (isinstance(cls, type) and issubclass(cls, envs.AbstractEnv)):
+        made = arguments(header["configuration"])
+    except NatgfnError as error:
         raise NatgfnError(
-            f"{target} is not an environment: it must subclass natgfn.envs.AbstractEnv"
-        )
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise NatgfnError(f"{target} is not complete: it must define {missing}")
-    table: dict[str, Any] = {}
-    for pair in pairs:
-        put(table, pair)
-    return construct(cls, table, name)
+            f"{run} cannot be made again from its record ({error}); if its environment is your "
+            "own, go on from Python: natgfn.train(env, ..., out=..., resume=True)"
+        ) from error
+    _train(made, run, resume=True)
 
 
-def _options(cls: Any) -> str:
-    return ", ".join(
-        f.name if f.default is dataclasses.MISSING else f"{f.name}={f.default!r}"
-        for f in dataclasses.fields(cls)
+def _train(arguments: dict[str, Any], out: Path, *, resume: bool) -> None:
+    from .train import train
+
+    with _interruptible(out, f"natgfn resume {out}"):
+        run = train(**arguments, out=out, resume=resume)
+    table = Table("metric", "mean", "std over seeds", box=None, pad_edge=False)
+    for name, values in run.metrics.items():
+        if name != "rejected":
+            last = values[-1]
+            table.add_row(name, f"{last.mean():.4g}", f"{last.std():.2g}")
+    Console().print(table)
+    if rejected := int(run.metrics["rejected"][-1].sum()):
+        typer.echo(f"{rejected} steps were rejected: they would have made parameters infinite")
+    typer.echo(f"{run.steps[-1]} updates, {len(run.laws)} seeds; the run is in {out}")
+
+
+@contextmanager
+def _interruptible(folder: Path, again: str) -> Iterator[None]:
+    """Say where an interrupted run stopped, and how to go on."""
+    from .train.loop import CHECKPOINT, RECORD
+    from .train.record import Record
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        kept = sorted(folder.rglob(CHECKPOINT), key=lambda path: path.stat().st_mtime)
+        if not kept:
+            typer.echo("interrupted before the first checkpoint: start again", err=True)
+        else:
+            _, lines = Record(kept[-1].parent / RECORD).read()
+            typer.echo(f"interrupted at update {lines[-1]['step']}; go on: {again}", err=True)
+        raise typer.Exit(130) from error
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="An experiment; natgfn list shows them.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
+    seeds: Annotated[int | None, typer.Option(help="Instead of the paper's number.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("results"),
+) -> None:
+    """Run an experiment of the paper and write its tables and figures."""
+    from .experiments import reproduce
+
+    with _interruptible(out, "give the same command again"):
+        typer.echo(f"results: {reproduce(name, scale=scale, seeds=seeds, out=out)}")
+
+
+@app.command(epilog="For example: natgfn check natgfn.envs:Hypergrid side=4")
+def check(
+    target: Annotated[str, typer.Argument(metavar="MODULE:ENV")], settings: Settings = None
+) -> None:
+    """Check that an environment of yours keeps its promises, over all of its states."""
+    from .check import check_environment
+    from .config import construct, put
+
+    make = _import(target)
+    findings = check_environment(construct(make, put({}, settings or [])))
+    for finding in findings:
+        typer.echo(finding)
+    failed = sum(finding.ok is False for finding in findings)
+    typer.echo(
+        f"{target}: {failed} of {len(findings)} checks failed" if failed else f"{target}: fine"
     )
+    raise typer.Exit(1 if failed else 0)
 
 
-def _summary(thing: Any) -> str:
-    """The first line of a docstring, without its mathematics."""
-    return (inspect.getdoc(thing) or "").partition("\n")[0].replace("$", "").replace("\\", "")
+def _import(target: str) -> Callable[..., Any]:
+    """The environment class that `module:Class` names; the current folder counts."""
+    from .envs import AbstractEnv
+
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise NatgfnError(
+            f"expected module:Class, for example natgfn.envs:Hypergrid, got {target!r}"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise NatgfnError(
+            f"cannot import {module_name}: {type(error).__name__}: {error}; run natgfn check from "
+            "the folder that holds it"
+        ) from error
+    if not hasattr(module, name):
+        raise NatgfnError(f"{module_name} has no {name!r}: expected an environment class")
+    make = getattr(module, name)
+    if not (inspect.isclass(make) and issubclass(make, AbstractEnv)):
+        raise NatgfnError(f"{target} is not an environment: expected a natgfn.envs.AbstractEnv")
+    if inspect.isabstract(make):
+        missing = ", ".join(sorted(make.__abstractmethods__))
+        raise NatgfnError(f"{target} is abstract: it must define {missing}")
+    return make
 
 
-def main() -> None:
-    app()
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="A benchmark; natgfn list shows them.")],
+) -> None:
+    """Measure speed against its limits."""
+    from .benchmarks import BENCHMARKS
+
+    if name not in BENCHMARKS:
+        raise NatgfnError(f"no benchmark {name!r}: expected one of {', '.join(BENCHMARKS)}")
+    raise typer.Exit(BENCHMARKS[name]())
+
+
+@app.command()
+def doctor() -> None:
+    """Whether this machine computes Fisher systems correctly."""
+    from .doctor import HEALTHY, report
+
+    last = ""
+    for last in report():
+        typer.echo(last)
+    raise typer.Exit(0 if last == HEALTHY else 1)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, Union, get_args, get_origin
@@ -36,8 +37,8 @@ from .train import train
 _NOT_SETTINGS = ("out", "resume", "progress")
 
 
-def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a TOML file, if there is one, and apply `key=value` overrides."""
+def load(path: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a TOML file, if there is one, and apply `key=value` settings."""
     table: dict[str, Any] = {}
     if path is not None:
         try:
@@ -48,24 +49,24 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise NatgfnError(
                 f"cannot read the configuration {path}: {error.strerror}; expected a TOML file"
             ) from error
-    return put(table, overrides)
+    return put(table, settings)
 
 
-def put(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def put(table: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
     """A copy of `table` with `key=value` settings; keys may be dotted.
 
     Values are TOML, or else plain strings. An object given by name starts from its defaults,
     whatever the order of the settings: `rule.damping=0.1 rule=natural` sets both.
     """
-    table = json.loads(json.dumps(table, default=str))
+    result: dict[str, Any] = deepcopy(dict(table))
     settings = []
-    for text in overrides:
+    for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not all(key.split(".")):
             raise NatgfnError(f"expected key=value, for example env.side=16, got {text!r}")
         settings.append((key.split("."), _toml(value)))
     for (*tables, last), value in sorted(settings, key=lambda setting: len(setting[0])):
-        node = table
+        node: dict[str, Any] = result
         for depth, part in enumerate(tables):
             inner = node.setdefault(part, {})
             if isinstance(inner, str):
@@ -75,7 +76,7 @@ def put(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
                 raise NatgfnError(f"{where} is {inner!r}: it has no field {last!r} to set")
             node = inner
         node[last] = value
-    return table
+    return result
 
 
 def _toml(text: str) -> Any:

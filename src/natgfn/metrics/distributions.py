@@ -17,7 +17,10 @@ def kl_divergence(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, 
     """
     both = (q > 0) & (p > 0)
     ratio = jnp.where(both, q, 1.0) / jnp.where(both, p, 1.0)
-    terms = jnp.where(both, q * jnp.log(ratio) - q + p, p)
+    # The rounding of a ratio near 1 would be all there is to its logarithm.
+    change = jnp.where(both, q - p, 0.0) / jnp.where(both, p, 1.0)
+    log_ratio = jnp.where(jnp.abs(change) < 0.5, jnp.log1p(change), jnp.log(ratio))
+    terms = jnp.where(both, q * log_ratio - (q - p), p)
     return jnp.where(jnp.any((q > 0) & (p == 0)), jnp.inf, jnp.sum(terms))
 
 

@@ -56,10 +56,8 @@ class Algorithm(eqx.Module):
 
     def with_traced_numbers(self) -> "Algorithm":
         """The same, with rates and dampings as values of the compiled program, not parts of it."""
-        numbers, rest = eqx.partition(self, lambda leaf: isinstance(leaf, float))
-        numbers = eqx.tree_at(lambda a: a.env, numbers, None, is_leaf=lambda x: x is None)
-        traced = jax.tree.map(jnp.asarray, numbers)
-        return eqx.combine(traced, rest, self)
+        traced = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, self)
+        return eqx.tree_at(lambda a: a.env, traced, self.env)
 
     def init(self, flow: Flow, seed: int) -> TrainState:
         params = eqx.filter(flow, eqx.is_inexact_array)

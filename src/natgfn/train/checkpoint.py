@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,16 +46,16 @@ def save(path: Path, state: Any, configuration: Any) -> None:
 def load(path: Path, like: T, configuration: Any) -> T:
     """Read what `save` wrote into a state of the same structure."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise NatgfnError(f"no checkpoint at {path}") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged or foreign file makes NumPy raise almost anything
         raise NatgfnError(
             f"{path} is not a whole checkpoint (truncated, or some other file): "
             "restore it, or delete it to start over"
         ) from error
-    header = arrays.pop("header", np.array([]))
+    header = np.asarray(arrays.pop("header", ()))
     if header.shape != (2,) or header[0] != _FORMAT:
         raise NatgfnError(f"{path} is not a natgfn checkpoint of this version ({_FORMAT})")
     if header[1] != fingerprint(configuration):

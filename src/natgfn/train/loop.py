@@ -71,7 +71,7 @@ def train(
     for name, value in {"batch": batch, "updates": updates, "seeds": seeds}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    every = evaluate_every or max(1, updates // 50)
+    every = max(1, updates // 50) if evaluate_every is None else evaluate_every
     if every < 1:
         raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
 

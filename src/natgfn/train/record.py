@@ -2,8 +2,11 @@
 
 import dataclasses
 import json
+import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,15 @@ _PACKAGES = ("natgfn", "jax", "jaxlib", "equinox", "optax", "lineax", "numpy", "
 
 def versions() -> dict[str, str]:
     """Everything that a number may depend on."""
-    found = {name: metadata.version(name) for name in _PACKAGES}
+    found = {name: _version(name) for name in _PACKAGES}
     return {**found, "python": platform.python_version(), "device": jax.devices()[0].platform}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"  # run from a source tree
 
 
 def git_state() -> dict[str, Any] | None:
@@ -54,11 +64,16 @@ class Record:
         self.path = path
 
     def start(self, configuration: Any) -> None:
-        header = {"configuration": configuration, "versions": versions(), "git": git_state()}
-        self._write([header], "w")
+        self._replace(
+            [{"configuration": configuration, "versions": versions(), "git": git_state()}]
+        )
 
     def append(self, line: dict[str, Any]) -> None:
-        self._write([line], "a")
+        with _explained(self.path), self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            # On disk before the checkpoint that follows: a record may be ahead, never behind.
+            file.flush()
+            os.fsync(file.fileno())
 
     def read(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The header and the evaluations. A last line that was cut off does not count."""
@@ -70,7 +85,7 @@ class Record:
             pass
         except (OSError, UnicodeDecodeError) as error:
             raise NatgfnError(f"cannot read the record {self.path}: {error}") from error
-        if not lines or "configuration" not in lines[0]:
+        if not lines or not isinstance(lines[0], dict) or "configuration" not in lines[0]:
             raise NatgfnError(f"{self.path} is not the record of a run")
         return lines[0], lines[1:]
 
@@ -78,12 +93,26 @@ class Record:
         """Drop what was written after the checkpoint of `step`; return what stays."""
         header, lines = self.read()
         lines = [line for line in lines if line["step"] <= step]
-        self._write([header, *lines], "w")
+        if not lines or lines[-1]["step"] < step:
+            last = lines[-1]["step"] if lines else "none"
+            raise NatgfnError(
+                f"the record {self.path} stops at step {last}, before its checkpoint of step "
+                f"{step}: restore it, or delete both to start over"
+            )
+        self._replace([header, *lines])
         return lines
 
-    def _write(self, lines: list[dict[str, Any]], mode: str) -> None:
-        try:
-            with self.path.open(mode) as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
-        except OSError as error:
-            raise NatgfnError(f"cannot write the record {self.path}: {error.strerror}") from error
+    def _replace(self, lines: list[dict[str, Any]]) -> None:
+        """Write the whole file, or leave it as it was."""
+        partial = self.path.with_name(self.path.name + ".partial")
+        with _explained(self.path):
+            partial.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            partial.replace(self.path)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise NatgfnError(f"cannot write the record {path}: {error.strerror}") from error

@@ -1,0 +1,24 @@
+"""Annotations are checked at run time in every test, and hypothesis is made repeatable."""
+
+import os
+
+from jaxtyping import install_import_hook
+
+# Before anything of natgfn is imported: shapes and types of every annotated function.
+if not os.environ.get("NATGFN_UNCHECKED"):
+    install_import_hook("natgfn", "beartype.beartype")
+
+import hypothesis
+import pytest
+from oracles import WORLDS, World, explore
+
+hypothesis.settings.register_profile(
+    "natgfn", deadline=None, derandomize=True, max_examples=50, database=None
+)
+hypothesis.settings.load_profile("natgfn")
+
+
+@pytest.fixture(scope="session", params=WORLDS)
+def world(request: pytest.FixtureRequest) -> World:
+    """Small environments, graded and not, trees and not, with all their trajectories."""
+    return explore(WORLDS[request.param])

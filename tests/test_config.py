@@ -1,0 +1,147 @@
+"""Configurations: from text to the arguments of `train`, and back from a record."""
+
+from pathlib import Path
+
+import pytest
+
+import natgfn as ng
+from natgfn.config import arguments, catalogue, construct, load, put
+from natgfn.errors import NatgfnError
+from natgfn.objectives import Huber, TrajectoryBalance
+from natgfn.occupancy import Sampled
+from natgfn.optim import Adam, Natural
+from natgfn.policies import PathCount
+from natgfn.sampling import UniformMixture, Weighting
+from natgfn.train.record import Record
+
+
+def test_a_file_and_settings_become_objects(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('updates = 7\n[env]\nname = "Hypergrid"\nside = 6\n[rule]\nname = "Natural"\n')
+    table = load(file, ["env.side=4", "rule.occupancy=sampled", "rule.rate=1", "backward=pathcount"])
+    assert arguments(table) == {
+        "updates": 7,
+        "env": ng.envs.Hypergrid(side=4),
+        "rule": Natural(occupancy=Sampled(), rate=1.0),
+        "backward": PathCount.backward,
+    }
+
+
+@pytest.mark.parametrize("name", ["SampleSpace", "sample_space", "samplespace", "SAMPLE-SPACE"])
+def test_names_do_not_depend_on_case_or_underscores(name: str):
+    assert arguments({"env": "triangles", "rule": name})["rule"] == ng.optim.SampleSpace()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["rule.occupancy=sampled", "rule=natural"],
+        ["rule=natural", "rule.occupancy=sampled"],
+        ["rule.name=natural", "rule.occupancy.name=Sampled"],
+        ['rule={name="Natural", occupancy="Sampled"}'],
+    ],
+)
+def test_short_and_long_forms_agree_in_any_order(settings: list[str]):
+    made = arguments(load(None, ["env=triangles", *settings]))
+    assert made["rule"] == Natural(occupancy=Sampled())
+
+
+def test_a_name_alone_starts_from_defaults():
+    table = {"env": "triangles", "rule": {"name": "Natural", "damping": 0.5}}
+    assert arguments(put(table, ["rule=adam"]))["rule"] == Adam()
+    assert table["rule"] == {"name": "Natural", "damping": 0.5}
+
+
+def test_none_unsets_what_may_be_missing():
+    settings = ["env=triangles", "rule=natural", "rule.rate=none", "reference=none"]
+    made = arguments(load(None, settings))
+    assert made["rule"].rate is None
+    assert made["reference"] is None
+
+
+def test_everything_exported_can_be_named():
+    found = dict(catalogue())
+    assert {"Hypergrid", "Triangles"} <= set(found["env"])
+    assert {"Uniform", "Tabular", "PathCount"} == set(found["backward"])
+    assert {"Squared", "Huber"} == set(found["objective.penalty"])
+    assert {"Block", "Dense"} <= set(found["rule.solver"])
+    names = [name for choices in found.values() for name in choices]
+    assert not [name for name in names if name.startswith("Abstract") or name == "StateSpace"]
+
+
+BAD = {
+    "env=Hypergird": ("env", "Hypergird", "did you mean Hypergrid", "Triangles"),
+    "env.size=4": ("env", "'size'", "did you mean side", "dims"),
+    "env.side=8.5": ("env.side", "integer", "8.5"),
+    "env.side=true": ("env.side", "integer", "True"),
+    "env.side=1": ("env", "side must be at least 2", "got 1"),
+    "env=3": ("env", "Hypergrid", "got 3"),
+    "updates=many": ("updates", "integer", "'many'"),
+    "updatez=5": ("'updatez'", "did you mean updates"),
+    "out=elsewhere": ("'out'",),
+    "rule=adam rule.rate=-1": ("rule", "rate must be", "got -1.0"),
+    "rule=natural rule.rate=fast": ("rule.rate", "number", "'fast'"),
+    "rule=natural rule.solver=cholesky": ("rule.solver", "'cholesky'", "Dense"),
+    "rule=natural rule.solver.size=3": ("rule.solver", "Block", "'size'", "it has none"),
+    "rule.damping=1": ("rule", "which one", "rule.name", "Natural"),
+    "weighting.clip=0": ("weighting", "clip must be positive", "got 0.0"),
+    "backward=tabular backward.size=1": ("backward", "only a name", "size"),
+    "updates=3 updates.more=1": ("updates", "is 3", "'more'"),
+    "side": ("key=value", "'side'"),
+    ".side=3": ("key=value", "'.side=3'"),
+}
+
+
+@pytest.mark.parametrize("settings", BAD)
+def test_bad_settings_name_the_field(settings: str):
+    with pytest.raises(NatgfnError) as caught:
+        arguments(load(None, ["env=hypergrid", *settings.split()]))
+    message = str(caught.value)
+    assert "\n" not in message
+    for words in BAD[settings]:
+        assert words in message
+
+
+def test_an_environment_is_required():
+    with pytest.raises(NatgfnError, match=r"a run needs env, one of .*Hypergrid"):
+        arguments({})
+
+
+def test_fields_without_default_are_required():
+    class Sized(ng.envs.Hypergrid):
+        cells: int = 3
+
+        def __init__(self, cells: int):
+            super().__init__()
+            self.cells = cells
+
+    with pytest.raises(NatgfnError, match=r"Sized needs cells: set it with cells="):
+        construct(Sized, {})
+
+
+def test_a_record_makes_its_run_again(tmp_path: Path):
+    settings = [
+        "env=hypergrid",
+        "env.side=4",
+        "env.floor=1",
+        "rule=natural",
+        "rule.occupancy=sampled_scores",
+        "objective.penalty=huber",
+        "objective.penalty.threshold=2.5",
+        "backward=tabular",
+        "proposal=uniform_mixture",
+        "reference=on_policy",
+        "weighting.clip=5",
+        "batch=8",
+        "updates=2",
+        "seed=3",
+    ]
+    made = arguments(load(None, settings))
+    assert made["objective"] == TrajectoryBalance(Huber(2.5))
+    assert made["proposal"] == UniformMixture()
+    assert made["weighting"] == Weighting(clip=5.0)
+    run = ng.train(**made, out=tmp_path / "first", progress=False)
+    header, _ = Record(tmp_path / "first" / "record.jsonl").read()
+    again = arguments(header["configuration"])
+    assert {name: again[name] for name in made} == made
+    assert ng.train(**again, progress=False).configuration == run.configuration

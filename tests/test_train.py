@@ -1,0 +1,210 @@
+"""Training: it learns, seeds are paired, steps compile once, bad steps are not taken."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from oracles import explore
+from scipy import stats
+
+import natgfn as ng
+from natgfn.metrics import METRICS
+from natgfn.objectives import TrajectoryBalance
+from natgfn.optim import Adam, Euclidean, Natural
+from natgfn.policies import Flow, Tabular, Uniform
+from natgfn.train import Algorithm, advance
+from natgfn.train.algorithm import stack_seeds
+from natgfn.train.loop import _note
+
+GRID = ng.envs.Hypergrid(side=4)
+OPTIONS = {"batch": 64, "evaluate_every": 20, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def run():
+    """The default rule, untouched, on three seeds."""
+    return ng.train(GRID, updates=200, seeds=3, **OPTIONS)
+
+
+def test_the_default_rule_learns_without_tuning(run):
+    assert np.all(run.metrics["kl"][0] > 0.4)
+    assert np.all(run.metrics["kl"][-1] < 1e-3)
+    assert not run.metrics["rejected"].any()
+
+
+def test_the_exact_natural_gradient_learns_too():
+    run = ng.train(GRID, Natural(), updates=200, seeds=3, **OPTIONS)
+    assert np.all(run.metrics["kl"][-1] < 1e-3)
+
+
+def test_seeds_do_not_depend_on_how_many_run_side_by_side(run):
+    """Seed 1 of three equals seed 1 alone; seeds differ."""
+    alone = ng.train(GRID, updates=40, seeds=1, seed=1, **OPTIONS)
+    for name in ("kl", "tv", "loss", "train_loss"):
+        np.testing.assert_allclose(
+            alone.metrics[name][:, 0], run.metrics[name][:3, 1], rtol=1e-3, err_msg=name
+        )
+    first = run.metrics["train_loss"][1]
+    assert len(np.unique(first)) == 3
+
+
+def test_a_run_is_evaluated_at_the_start_on_schedule_and_at_the_end(run):
+    np.testing.assert_array_equal(run.steps, np.arange(0, 201, 20))
+    assert set(run.metrics) == {*METRICS, "train_loss", "rejected"}
+    assert all(values.shape == (11, 3) for values in run.metrics.values())
+    # Before the first update the training loss is the expected one.
+    np.testing.assert_array_equal(run.metrics["train_loss"][0], run.metrics["loss"][0])
+    assert [line["step"] for line in run.history] == run.steps.tolist()
+    seconds = [line["seconds"] for line in run.history]
+    assert seconds == sorted(seconds)
+
+
+def test_a_run_reports_its_configuration_in_plain_json(run):
+    assert run.configuration["env"] == {
+        "name": "Hypergrid", "side": 4, "dims": 2, "floor": 1e-3, "outer_bound": True
+    }  # fmt: skip
+    assert run.configuration["rule"]["name"] == "SampleSpace"
+    assert run.configuration["backward"] == "Uniform"
+    assert run.configuration["reference"] is None
+    assert (run.configuration["batch"], run.configuration["evaluate_every"]) == (64, 20)
+
+
+def test_samples_follow_the_law_of_their_seed(run):
+    assert run.laws.shape == (3, 16)
+    np.testing.assert_allclose(run.laws.sum(1), 1.0, rtol=1e-12)
+    sample = run.sample(4000, seed=2, key=5)
+    assert np.asarray(sample.stopped).all()
+    cells = np.ravel_multi_index(np.asarray(sample.cell).T, GRID.sides)
+    terminals = np.ravel_multi_index(np.asarray(run.space.terminals.cell).T, GRID.sides)
+    counts = np.bincount(cells, minlength=16)[terminals]
+    expected = 4000 * run.laws[2]
+    assert expected.min() > 1
+    assert stats.chisquare(counts, expected).pvalue > 1e-3
+    other = run.sample(4000, seed=2, key=6)
+    assert not np.array_equal(other.cell, sample.cell)
+
+
+def test_the_flow_of_a_seed_is_its_slice_of_the_state(run):
+    flow = run.flow(1)
+    np.testing.assert_array_equal(flow.forward.logits, run.state.flow.forward.logits[1])
+    assert flow.log_z.shape == ()
+    assert float(flow.log_z) == pytest.approx(run.space.log_z, abs=1e-3)
+
+
+# One step.
+
+
+def small(rule, penalty, seeds=2):
+    """An algorithm on a tiny grid, and its initial states."""
+    space = explore(oracles.WORLDS["grid"]).space
+    algorithm = Algorithm(space, rule, TrajectoryBalance(penalty), batch=8)
+    flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+    return algorithm, stack_seeds(lambda s: algorithm.init(flow, s), list(range(seeds)))
+
+
+def test_a_step_is_traced_once_whatever_the_count_and_the_rates():
+    traces = []
+
+    def penalty(u):
+        traces.append(1)
+        return u**2
+
+    algorithm, states = small(Euclidean(), penalty)
+    states, losses = advance(algorithm.with_traced_numbers(), states, jnp.array(3))
+    before, logits = len(traces), np.asarray(states.flow.forward.logits)
+    assert before > 0
+    np.testing.assert_array_equal(states.step, 3)
+    assert np.isfinite(losses).all()
+    faster = eqx.tree_at(lambda a: a.rule, algorithm, Euclidean(0.2, 0.3, 0.4))
+    states, _ = advance(faster.with_traced_numbers(), states, jnp.array(5))
+    np.testing.assert_array_equal(states.step, 8)
+    assert len(traces) == before
+    assert np.abs(states.flow.forward.logits - logits).max() > 0
+
+
+def test_traced_numbers_are_the_same_numbers():
+    algorithm, _ = small(Euclidean(0.2, 0.3, 0.4), lambda u: u**2)
+    traced = algorithm.with_traced_numbers()
+    assert all(isinstance(x, jax.Array) for x in jax.tree.leaves(traced.rule))
+    np.testing.assert_allclose(jax.tree.leaves(traced.rule), [0.2, 0.3, 0.4], rtol=1e-6)
+    assert traced.env.env == algorithm.env.env
+    assert traced.batch == 8
+
+
+def test_the_reported_loss_is_the_mean_over_the_steps():
+    """Of a flow that does not move: the mean of three batches, each reported by itself."""
+    algorithm, states = small(Euclidean(0.0, 0.0, 0.0), lambda u: u**2)
+    algorithm = algorithm.with_traced_numbers()
+    copy = jax.tree.map(lambda x: x.copy() if eqx.is_array(x) else x, states)
+    _, together = advance(algorithm, copy, jnp.array(3))
+    single = []
+    for _ in range(3):
+        states, losses = advance(algorithm, states, jnp.array(1))
+        single.append(np.asarray(losses))
+    np.testing.assert_allclose(together, np.mean(single, axis=0), rtol=1e-6)
+    assert np.ptp(single) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def broken():
+    """A penalty that is not a number, with a rule that has a state to spoil."""
+    objective = TrajectoryBalance(lambda u: u * jnp.nan)
+    env = ng.envs.Hypergrid(side=2)
+    options = {"updates": 20, "seeds": 2, "batch": 4, "evaluate_every": 7, "progress": False}
+    return ng.train(env, Adam(), objective=objective, backward=Tabular.backward, **options)
+
+
+def test_steps_that_are_not_finite_are_rejected_counted_and_reported(broken):
+    np.testing.assert_array_equal(broken.state.rejected, 20)
+    np.testing.assert_array_equal(broken.metrics["rejected"], [[0, 0], [7, 7], [14, 14], [20, 20]])
+    assert "40 steps rejected" in _note(broken.history[-1])
+    assert "rejected" not in _note(broken.history[0])
+    assert np.isnan(broken.metrics["train_loss"][1:]).all()
+
+
+def test_a_rejected_step_changes_neither_parameters_nor_the_optimiser(broken):
+    assert not np.any(broken.state.flow.forward.logits)
+    assert not np.any(broken.state.flow.backward.logits)
+    assert not np.any(broken.state.flow.log_z)
+    for leaf in jax.tree.leaves(broken.state.optimiser):
+        assert not np.any(leaf)
+    np.testing.assert_array_equal(broken.state.step, 20)
+    assert np.ptp(broken.metrics["kl"]) == 0
+
+
+def test_the_last_chunk_is_as_short_as_it_must_be(broken):
+    np.testing.assert_array_equal(broken.steps, [0, 7, 14, 20])
+
+
+def test_a_run_recovers_after_a_rejected_step():
+    """Only steps that fail are lost: here those whose loss overflows, at first."""
+
+    def penalty(u):
+        return jnp.where(jnp.abs(u) > 4.0, jnp.nan, u**2)
+
+    algorithm, states = small(Euclidean(0.3, 0.3, 0.3), penalty)
+    states = eqx.tree_at(lambda s: s.flow.log_z, states, jnp.array([-9.0, 0.0]))
+    before = np.asarray(states.flow.log_z)
+    states, _ = advance(algorithm.with_traced_numbers(), states, jnp.array(4))
+    rejected = np.asarray(states.rejected)
+    assert rejected[0] == 4
+    assert rejected[1] < 4
+    assert float(states.flow.log_z[0]) == before[0]
+    assert float(states.flow.log_z[1]) != before[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"updates": 0}, "updates must be at least 1, got 0"),
+        ({"seeds": -1}, "seeds must be at least 1, got -1"),
+        ({"evaluate_every": -3}, "evaluate_every must be at least 1, got -3"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
+    ],
+)
+def test_counts_must_be_positive(options, message):
+    with pytest.raises(ValueError, match=message):
+        ng.train(GRID, **options)
