@@ -18,6 +18,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("natgfn")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process for each file: its tests share what is compiled and trained."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(scope="session", params=WORLDS)
 def world(request: pytest.FixtureRequest) -> World:
     """Small environments, graded and not, trees and not, with all their trajectories."""

@@ -414,7 +414,7 @@ def on_batch(
     picked: np.ndarray | None = None,
     *,
     penalty=None,
-    proposal=OnPolicy(),  # noqa: B008
+    proposal=OnPolicy(),
     reference=None,
     frequency: np.ndarray | None = None,
 ) -> Any:

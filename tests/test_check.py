@@ -1,6 +1,8 @@
 """`natgfn check`: sound environments pass, and each mistake is found for what it is."""
 
 import re
+import runpy
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -9,11 +11,15 @@ import pytest
 from jaxtyping import Array
 
 import natgfn as ng
-from examples.broken_undo import BrokenUndo
-from examples.own_environment import Knapsack
-from examples.unnormalised_backward import UnnormalisedBackward
 from natgfn.check import check_environment
 from natgfn.envs import AbstractEnv, Hypergrid, Triangles
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+BrokenUndo = runpy.run_path(str(EXAMPLES / "broken_undo.py"))["BrokenUndo"]
+Knapsack = runpy.run_path(str(EXAMPLES / "own_environment.py"))["Knapsack"]
+UnnormalisedBackward = runpy.run_path(str(EXAMPLES / "unnormalised_backward.py"))[
+    "UnnormalisedBackward"
+]
 
 
 class Basket(NamedTuple):
@@ -178,11 +184,11 @@ MISTAKES = {
     TooShort: r"it takes 4 steps to Basket\(chosen=\[True, True, True\].*max_steps is 3",
     MoveOn: r"action \d is valid in Basket\(.*closed=True\), which is terminal",
     EndsAtOnce: r"init is terminal",
-    FloatState: r"a state must be integer or boolean arrays",
-    GrowingState: r"step must return a state of the same shapes .*bool\[4\]",
-    ShortMask: r"forward_mask must return .*shape=\(4,\)",
-    Crash: r"a method cannot be traced: AttributeError: .*no_such_field",
-    UnnormalisedBackward: r"P_B sums to 0\.1944 over the trajectories into Walker\(place=-2, time=3",
+    FloatState: r"init gives Basket\(chosen=float32\[3\].*a state must be made of integers",
+    GrowingState: r"step gives Basket\(chosen=bool\[4\], .*expected Basket\(chosen=bool\[3\]",
+    ShortMask: r"forward_mask gives bool\[3\], expected bool\[4\]",
+    Crash: r"observe cannot be traced: AttributeError: .*no_such_field",
+    UnnormalisedBackward: r"P_B sums to 0\.1944 over the trajectories into Walker\(place=-2,",
 }
 
 

@@ -133,7 +133,7 @@ def write_pickle(path):
 def test_foreign_files_are_refused(tmp_path, write):
     path = tmp_path / "checkpoint.npz"
     write(path)
-    with pytest.raises(NatgfnError, match="not a (whole|natgfn) checkpoint"):
+    with pytest.raises(NatgfnError, match=r"not a (whole|natgfn) checkpoint"):
         checkpoint.load(path, make_state(), CONFIGURATION)
     assert not (tmp_path / "exploded").exists()
 
@@ -159,14 +159,14 @@ def test_a_checkpoint_of_other_arrays_is_refused(saved):
     with pytest.raises(NatgfnError, match=r"mu.* has shape \(4,\) .* expected \(5,\)"):
         checkpoint.load(saved, longer, CONFIGURATION)
     counted = eqx.tree_at(lambda s: s.nested["mu"], make_state(), jnp.zeros(4, int))
-    with pytest.raises(NatgfnError, match="type float32, expected .* int32"):
+    with pytest.raises(NatgfnError, match=r"type float32, expected .* int32"):
         checkpoint.load(saved, counted, CONFIGURATION)
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(saved):
     """The kernel's own ENOSPC: the partial file is a link to /dev/full."""
     saved.with_name(saved.name + ".partial").symlink_to("/dev/full")
-    with pytest.raises(NatgfnError, match="No space left on device.* is unchanged") as caught:
+    with pytest.raises(NatgfnError, match=r"No space left on device.* is unchanged") as caught:
         checkpoint.save(saved, make_state(2), CONFIGURATION)
     assert "\n" not in str(caught.value)
     assert bits(checkpoint.load(saved, make_state(), CONFIGURATION)) == bits(make_state(1))
@@ -338,7 +338,7 @@ def test_a_truncated_checkpoint_stops_the_run_that_resumes_it(folder):
 
 def test_a_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "taken").write_text("")
-    with pytest.raises(NatgfnError, match="cannot make the folder .*taken"):
+    with pytest.raises(NatgfnError, match=r"cannot make the folder .*taken"):
         train(tmp_path / "taken")
 
 

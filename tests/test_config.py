@@ -6,19 +6,22 @@ import pytest
 
 import natgfn as ng
 from natgfn.config import arguments, catalogue, construct, load, put
+from natgfn.envs import Hypergrid
 from natgfn.errors import NatgfnError
 from natgfn.objectives import Huber, TrajectoryBalance
 from natgfn.occupancy import Sampled
-from natgfn.optim import Adam, Natural
+from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
 from natgfn.policies import PathCount
 from natgfn.sampling import UniformMixture, Weighting
-from natgfn.train.record import Record
+from natgfn.train.record import Record, describe
 
 
 def test_a_file_and_settings_become_objects(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text('updates = 7\n[env]\nname = "Hypergrid"\nside = 6\n[rule]\nname = "Natural"\n')
-    table = load(file, ["env.side=4", "rule.occupancy=sampled", "rule.rate=1", "backward=pathcount"])
+    table = load(
+        file, ["env.side=4", "rule.occupancy=sampled", "rule.rate=1", "backward=pathcount"]
+    )
     assert arguments(table) == {
         "updates": 7,
         "env": ng.envs.Hypergrid(side=4),
@@ -69,6 +72,15 @@ def test_everything_exported_can_be_named():
     assert not [name for name in names if name.startswith("Abstract") or name == "StateSpace"]
 
 
+def test_settings_without_a_name_are_those_of_the_default():
+    assert arguments(load(None, ["env=hypergrid", "rule.damping=1"]))["rule"] == SampleSpace(1.0)
+
+
+def test_a_whole_number_for_a_rate_is_the_same_configuration():
+    assert describe(Euclidean(1)) == describe(Euclidean(1.0))
+    assert describe(Hypergrid(side=8))["side"] == 8
+
+
 BAD = {
     "env=Hypergird": ("env", "Hypergird", "did you mean Hypergrid", "Triangles"),
     "env.size=4": ("env", "'size'", "did you mean side", "dims"),
@@ -83,7 +95,8 @@ BAD = {
     "rule=natural rule.rate=fast": ("rule.rate", "number", "'fast'"),
     "rule=natural rule.solver=cholesky": ("rule.solver", "'cholesky'", "Dense"),
     "rule=natural rule.solver.size=3": ("rule.solver", "Block", "'size'", "it has none"),
-    "rule.damping=1": ("rule", "which one", "rule.name", "Natural"),
+    "reference.epsilon=1": ("reference", "which one", "reference.name", "UniformMixture"),
+    "rule.rate=1": ("rule", "SampleSpace", "'rate'", "damping"),
     "weighting.clip=0": ("weighting", "clip must be positive", "got 0.0"),
     "backward=tabular backward.size=1": ("backward", "only a name", "size"),
     "updates=3 updates.more=1": ("updates", "is 3", "'more'"),

@@ -1,6 +1,7 @@
 """Experiments at smoke scale: files, numbers and claims."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from natgfn import NatgfnError
 from natgfn.benchmarks import tabular
 from natgfn.benchmarks.measure import Measurement
-from natgfn.experiments import EXPERIMENTS, reproduce, triangle
-from natgfn.experiments.study import Rates, Study, _middle, faster
+from natgfn.envs import Hypergrid
+from natgfn.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untuned
+from natgfn.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, _middle, faster
 from natgfn.metrics import METRICS
+from natgfn.optim import SampleSpace
 from natgfn.policies import Uniform
 from natgfn.report.tables import cell, results_markdown, table
 from natgfn.statespace import enumerate_states
@@ -151,3 +154,39 @@ def test_a_missed_limit_is_said_and_fails_the_benchmark(monkeypatch, capsys):
     assert lines[1].endswith("MISSED")
     monkeypatch.setattr(tabular, "_measurements", lambda: iter(measured[:1]))
     assert tabular.bench_tabular() == 0
+
+
+def test_the_untuned_study_watches_every_update(tmp_path, monkeypatch):
+    """The largest rise is that of a run evaluated after each update."""
+    env, scale = untuned.SCALES["smoke"][1]
+    small = replace(scale, updates=5, seeds=2)
+    study = Study({"env": repr(env)}, enumerate_states(env), Uniform.backward, small, tmp_path)
+    steps, metrics, _, rises = untuned.watch(study, SampleSpace(damping=1e-6))
+    assert steps.tolist() == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_allclose(rises, np.diff(metrics["kl"], axis=0).max(axis=0), atol=1e-5)
+
+
+def test_hypergrid_claims_and_figures_come_from_the_curves(tmp_path):
+    studies = []
+    for side in (4, 5):
+        space = enumerate_states(Hypergrid(side=side))
+        scale = hypergrid.SCALES["smoke"][side]
+        study = Study({"side": side}, space, Uniform.backward, scale, tmp_path)
+        for rates in (PAPER, TUNED, UNTUNED):
+            for k, method in enumerate(m.name for m in hypergrid.METHODS):
+                values = np.geomspace(1.0, 10.0 ** -(k + 1), 5)[:, None]
+                metrics = dict.fromkeys(METRICS, values)
+                law = np.full(side**2, 1 / side**2)
+                study.add(method, study.row_setting(rates, None), np.arange(5), metrics, law, {})
+        studies.append(study)
+    assert all(claim["holds"] for claim in hypergrid.claims(studies))
+    results = {"curves": [curve for study in studies for curve in study.curves]}
+    drawn = hypergrid.figures(results, tmp_path, "hypergrid.smoke")
+    assert len(drawn) == 9
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_terminal_laws_are_drawn_where_their_cells_are():
+    """Heat maps reshape a law into the grid, so the objects must come in row-major order."""
+    cells = np.asarray(enumerate_states(Hypergrid(side=5)).terminals.cell)
+    np.testing.assert_array_equal(cells, np.indices((5, 5)).reshape(2, -1).T)

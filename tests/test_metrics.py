@@ -87,9 +87,10 @@ def test_a_mode_is_found_with_a_tenth_of_its_due_probability():
     assert float(modes_found(q, p, log_reward, share=0.05)) == 3
 
 
-@pytest.fixture(scope="module")
-def evaluated(world):
+@pytest.fixture(scope="module", params=["grid", "shortcuts"])
+def evaluated(request):
     """Two float32 flows side by side, and the tables they are."""
+    world = explore(oracles.WORLDS[request.param])
     tables = [random_tables(world, seed) for seed in (1, 2)]
     flows = [jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), make_flow(t)) for t in tables]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *flows)
@@ -106,12 +107,12 @@ def evaluated(world):
                 float(flow.log_z),
             )
         )
-    return exact, *evaluate(world.space, stacked)
+    return world, exact, *evaluate(world.space, stacked)
 
 
-def test_evaluation_is_exact_in_float64_for_flows_in_float32(world, evaluated):
+def test_evaluation_is_exact_in_float64_for_flows_in_float32(evaluated):
     """To twelve digits: nothing is sampled, and nothing is rounded to single precision."""
-    tables, metrics, laws = evaluated
+    world, tables, metrics, laws = evaluated
     target = np.exp(world.space.log_rewards) / np.exp(world.space.log_rewards).sum()
     assert laws.dtype == np.float64
     for seed, table in enumerate(tables):
@@ -135,7 +136,7 @@ def test_evaluation_is_exact_in_float64_for_flows_in_float32(world, evaluated):
 
 
 def test_metrics_are_those_that_are_announced(evaluated):
-    _, metrics, _ = evaluated
+    _, _, metrics, _ = evaluated
     assert set(metrics) == set(METRICS)
     assert all(value.shape == (2,) for value in metrics.values())
 

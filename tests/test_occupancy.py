@@ -15,8 +15,8 @@ from natgfn.policies import Tabular
 from natgfn.sampling import UniformMixture
 from natgfn.solvers import Block
 
-exact = eqx.filter_jit(lambda space, policy: Exact()(space, policy))
-factorised = eqx.filter_jit(lambda space, policy: Factorised()(space, policy))
+exact = eqx.filter_jit(Exact())
+factorised = eqx.filter_jit(Factorised())
 
 
 @float64

@@ -82,7 +82,7 @@ def natural_updates(space, flow, batch):
 
 @float64
 def test_a_natural_step_is_algorithm_1_line_by_line(problem):
-    r"""$\Delta\theta = -\eta (\widehat F + \lambda I)^{-1} \widehat h$, and Euclidean steps for the rest.
+    r"""$\Delta\theta = -\eta (\widehat F + \lambda I)^{-1} \widehat h$; the rest is Euclidean.
 
     Off-policy, with a Huber loss, so that $w$, $\omega$ and $\ell'$ all matter.
     """

@@ -218,7 +218,8 @@ def test_importance_weights_turn_means_under_the_proposal_into_those_under_the_r
 
 
 @float64
-def test_without_a_reference_the_objective_is_that_of_the_proposal(world):
+def test_without_a_reference_the_objective_is_that_of_the_proposal():
+    world = explore(oracles.WORLDS["shortcuts"])
     flow = make_flow(random_tables(world, 4))
     batch = on_batch(world, flow, facts, proposal=UniformMixture(0.4))
     np.testing.assert_array_equal(batch.weights, 1.0)

@@ -68,42 +68,35 @@ def check_environment(env: AbstractEnv) -> list[Finding]:
 
 def _interface(env: AbstractEnv) -> Finding:
     """Shapes and types, without computing anything."""
+    shape = jax.ShapeDtypeStruct
+    action, mask = shape((), jnp.int32), shape((env.num_actions,), bool)
+    name = "init"
     try:
         state = jax.eval_shape(env.init)
-        action = jax.ShapeDtypeStruct((), jnp.int32)
-        results = {
-            "step": jax.eval_shape(env.step, state, action),
-            "undo": jax.eval_shape(env.undo, state, action),
-            "forward_mask": jax.eval_shape(env.forward_mask, state),
-            "backward_mask": jax.eval_shape(env.backward_mask, state),
-            "is_terminal": jax.eval_shape(env.is_terminal, state),
-            "log_reward": jax.eval_shape(env.log_reward, state),
-            "observe": jax.eval_shape(env.observe, state),
-        }
+        if not all(_is_integer(leaf.dtype) for leaf in jax.tree.leaves(state)):
+            return Finding(False, f"init gives {_shapes(state)}: a state must be made of integers")
+        expected = {"step": state, "undo": state, "forward_mask": mask, "backward_mask": mask}
+        for name, result in (expected | {"is_terminal": shape((), bool)}).items():
+            arguments = (state, action) if result is state else (state,)
+            got = jax.eval_shape(getattr(env, name), *arguments)
+            if not _same_structure(got, result):
+                return Finding(False, f"{name} gives {_shapes(got)}, expected {_shapes(result)}")
+        for name, rank in {"log_reward": 0, "observe": 1}.items():
+            got = jax.eval_shape(getattr(env, name), state)
+            if len(got.shape) != rank or not jnp.issubdtype(got.dtype, jnp.floating):
+                kind = "a number" if rank == 0 else "a vector of numbers"
+                return Finding(False, f"{name} gives {_shapes(got)}, expected {kind}")
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        return Finding(False, f"a method cannot be traced: {type(error).__name__}: {reason}")
-    leaves = jax.tree.leaves(state)
-    if not leaves or any(not _is_integer(leaf.dtype) for leaf in leaves):
-        return Finding(False, f"a state must be integer or boolean arrays, init gives {state}")
-    for name in ("step", "undo"):
-        if not _same_structure(results[name], state):
-            return Finding(
-                False,
-                f"{name} must return a state of the same shapes and types as init: got "
-                f"{results[name]}, expected {state}",
-            )
-    mask = jax.ShapeDtypeStruct((env.num_actions,), bool)
-    expected = {"forward_mask": mask, "backward_mask": mask}
-    expected["is_terminal"] = jax.ShapeDtypeStruct((), bool)
-    for name, shape in expected.items():
-        if not _same_structure(results[name], shape):
-            return Finding(False, f"{name} must return {shape}, got {results[name]}")
-    for name, rank in {"log_reward": 0, "observe": 1}.items():
-        got = results[name]
-        if len(got.shape) != rank or not jnp.issubdtype(got.dtype, jnp.floating):
-            return Finding(False, f"{name} must return {rank}-dimensional floats, got {got}")
+        return Finding(False, f"{name} cannot be traced: {type(error).__name__}: {reason}")
     return Finding(True, "states are integer arrays, and step and undo keep their shapes")
+
+
+def _shapes(tree: Any) -> str:
+    def shape(leaf):
+        return f"{leaf.dtype}{list(leaf.shape)}"
+
+    return str(jax.tree.map(shape, tree)).replace("'", "")
 
 
 def _is_integer(dtype: np.dtype) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -62,12 +63,13 @@ def main() -> None:
     app()
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         from .train.record import versions
 
         typer.echo(f"natgfn {versions()['natgfn']}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
@@ -140,9 +142,10 @@ def train(settings: Settings = None, out: Out = None) -> None:
 
 
 def _free_folder(arguments: dict[str, Any]) -> Path:
-    from .optim import SampleSpace
+    from .train import train
 
-    parts = (arguments["env"], arguments.get("rule") or SampleSpace())
+    default = inspect.signature(train).parameters["rule"].default
+    parts = (arguments["env"], arguments.get("rule", default))
     stem = "-".join(type(part).__name__.lower() for part in parts)
     number = 1
     while (folder := Path("runs") / f"{stem}-{number}").exists():
@@ -176,8 +179,8 @@ def _train(arguments: dict[str, Any], out: Path, *, resume: bool) -> None:
     table = Table("metric", "mean", "std over seeds", box=None, pad_edge=False)
     for name, values in run.metrics.items():
         if name != "rejected":
-            last = values[-1]
-            table.add_row(name, f"{last.mean():.4g}", f"{last.std():.2g}")
+            with np.errstate(invalid="ignore"):  # a metric may be infinite
+                table.add_row(name, f"{values[-1].mean():.4g}", f"{values[-1].std():.2g}")
     Console().print(table)
     if rejected := int(run.metrics["rejected"][-1].sum()):
         typer.echo(f"{rejected} steps were rejected: they would have made parameters infinite")

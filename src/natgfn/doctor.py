@@ -43,7 +43,7 @@ class Network(AbstractPolicy):
     """A perceptron with leaky rectifiers, on what the environment shows of a state."""
 
     env: Hypergrid
-    layers: list[tuple[Float[Array, "inputs outputs"], Float[Array, " outputs"]]]
+    layers: list[tuple[Float[Array, "_ _"], Float[Array, " _"]]]
 
     def __call__(self, state: State) -> Float[Array, " actions"]:
         value = self.env.observe(state)

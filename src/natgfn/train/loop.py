@@ -27,13 +27,13 @@ RECORD, CHECKPOINT = "record.jsonl", "checkpoint.npz"
 
 def train(
     env: AbstractEnv,
-    rule: AbstractRule | None = None,
+    rule: AbstractRule = SampleSpace(),
     *,
-    objective: TrajectoryBalance | None = None,
+    objective: TrajectoryBalance = TrajectoryBalance(),
     backward: Callable[[StateSpace], AbstractPolicy] = Uniform.backward,
-    proposal: AbstractProposal | None = None,
+    proposal: AbstractProposal = OnPolicy(),
     reference: AbstractProposal | None = None,
-    weighting: Weighting | None = None,
+    weighting: Weighting = Weighting(),
     batch: int = 128,
     updates: int = 1_000,
     seeds: int = 1,
@@ -78,11 +78,11 @@ def train(
     space = enumerate_states(env)
     algorithm = Algorithm(
         env=space,
-        rule=rule or SampleSpace(),
-        objective=objective or TrajectoryBalance(),
-        proposal=proposal or OnPolicy(),
+        rule=rule,
+        objective=objective,
+        proposal=proposal,
         reference=reference,
-        weighting=weighting or Weighting(),
+        weighting=weighting,
         batch=batch,
     )
     configuration = {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import equinox as eqx
 import jax
@@ -48,13 +48,19 @@ def git_state() -> dict[str, Any] | None:
 def describe(thing: Any) -> Any:
     """A configuration object as plain JSON: its class and its fields."""
     if isinstance(thing, eqx.Module):
-        fields = {f.name: describe(getattr(thing, f.name)) for f in dataclasses.fields(thing)}
+        fields = {f.name: _field(f, getattr(thing, f.name)) for f in dataclasses.fields(thing)}
         return {"name": type(thing).__name__, **fields}
     if callable(thing):
         return getattr(thing, "__qualname__", repr(thing))
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
     return repr(thing)
+
+
+def _field(field: dataclasses.Field, value: Any) -> Any:
+    # `Euclidean(1)` and `Euclidean(1.0)` are one configuration.
+    is_float = field.type is float or float in get_args(field.type)
+    return float(value) if is_float and type(value) is int else describe(value)
 
 
 class Record:

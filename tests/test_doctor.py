@@ -1,0 +1,72 @@
+"""`natgfn doctor`: blesses this machine, and no machine that computes wrong numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from natgfn import doctor
+from natgfn.cli import app
+from natgfn.doctor import Probe, judge
+
+GOOD, WRONG = Probe("one way", 1e-6), Probe("another way", 0.5)
+
+
+def test_this_machine_is_healthy():
+    probes = doctor.examine()
+    assert len(probes) == 4
+    assert [probe for probe in probes if not probe.ok] == []
+    assert max(probe.error for probe in probes) > 0  # float32 against float64
+
+
+@pytest.mark.parametrize("error", [0.5, float("nan"), float("inf")])
+def test_wrong_numbers_are_refused_by_name(error: float):
+    verdict = judge([GOOD, Probe("another way", error)], "0.10.0")
+    assert "another way" in verdict
+    assert "one way" not in verdict
+    assert "jax==0.10.0" in verdict
+
+
+def test_a_known_bad_version_is_refused_though_the_numbers_agree():
+    verdict = judge([GOOD], "0.10.2")
+    assert "jax 0.10.2 is known to compute wrong numbers" in verdict
+    assert judge([GOOD], "0.10.0") == "healthy"
+
+
+def test_a_lost_row_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    """What jax 0.10.2 does: the rows after the first 32,768 are stale."""
+    vmap = jax.vmap
+
+    def losing_rows(function):
+        def batched(rows):
+            result = vmap(function)(rows)
+            kept = jnp.arange(len(result)) < 32_768
+            return jnp.where(kept, result, jnp.roll(result, 1))
+
+        return batched
+
+    monkeypatch.setattr(jax, "vmap", losing_rows)
+    assert not doctor._row_sums().ok
+
+
+@pytest.mark.parametrize(
+    ("probes", "version", "code", "words"),
+    [
+        ([GOOD], "0.10.0", 0, "healthy"),
+        ([GOOD, WRONG], "0.10.0", 1, "wrong numbers from another way"),
+        ([GOOD], "0.10.2", 1, "known to compute wrong numbers"),
+    ],
+)
+def test_exit_code_and_verdict(
+    monkeypatch: pytest.MonkeyPatch, probes: list[Probe], version: str, code: int, words: str
+):
+    monkeypatch.setattr(doctor, "examine", lambda: probes)
+    monkeypatch.setattr(jax, "__version__", version)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == code
+    lines = result.output.splitlines()
+    assert words in lines[-1]
+    assert "numpy " + np.__version__ in lines[0]
+    assert lines[1].startswith("devices: ")
+    assert len(lines) == 3 + len(probes)
