@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
+import equinox as eqx
 import pytest
 
 import natgfn as ng
 from natgfn.config import arguments, catalogue, construct, load, put
-from natgfn.envs import Hypergrid
 from natgfn.errors import NatgfnError
 from natgfn.objectives import Huber, TrajectoryBalance
 from natgfn.occupancy import Sampled
-from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
+from natgfn.optim import Adam, Natural, SampleSpace
 from natgfn.policies import PathCount
 from natgfn.sampling import UniformMixture, Weighting
 from natgfn.train.record import Record, describe
@@ -77,8 +77,13 @@ def test_settings_without_a_name_are_those_of_the_default():
 
 
 def test_a_whole_number_for_a_rate_is_the_same_configuration():
-    assert describe(Euclidean(1)) == describe(Euclidean(1.0))
-    assert describe(Hypergrid(side=8))["side"] == 8
+    class Rule(eqx.Module):
+        rate: float
+        other: float | None
+        count: int
+
+    assert describe(Rule(1, 2, 3)) == {"name": "Rule", "rate": 1.0, "other": 2.0, "count": 3}
+    assert [type(x) for x in describe(Rule(1, 2, 3)).values()] == [str, float, float, int]
 
 
 BAD = {
