@@ -16,7 +16,8 @@ from ..optim import AbstractRule
 from ..policies import AbstractPolicy
 from ..statespace import StateSpace
 from ..train import Run, train
-from ..train.record import describe
+from ..train.loop import RECORD
+from ..train.record import Record, describe
 
 SWEEP_SEED = 1_000
 """Sweeps use seeds from here on, so that no method is tuned on the seeds it is judged on."""
@@ -110,10 +111,13 @@ class Study:
 
     def trial(self, name: str, kind: str, rule: AbstractRule, rates: Rates | None) -> Run:
         """Run one method on the study's seeds and add its row and curves."""
-        run = self.run(f"{self.title} {name}, {kind}", rule, self.scale.seeds, 0)
+        title = f"{self.title} {name}, {kind}"
+        run = self.run(title, rule, self.scale.seeds, 0)
         setting = self.row_setting(kind, rates)
         metrics = {metric: run.metrics[metric] for metric in METRICS}
         self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))
+        # A run may be older than the page it stands on: it says itself what made it.
+        self.rows[-1]["git"] = Record(self.folder(title, 0) / RECORD).read()[0]["git"]
         return run
 
     def row_setting(self, kind: str, rates: Rates | None) -> dict[str, Any]:
@@ -144,7 +148,6 @@ class Study:
         self.curves.append(entry | ({"law": _rounded(law)} if law.size <= 4096 else {}))
 
     def run(self, title: str, rule: AbstractRule, seeds: int, seed: int) -> Run:
-        slug = "".join(c if c.isalnum() else "-" for c in f"{title} {seed}")
         return train(
             self.space,
             rule,
@@ -153,10 +156,13 @@ class Study:
             updates=self.scale.updates,
             seeds=seeds,
             seed=seed,
-            out=self.work / slug,
+            out=self.folder(title, seed),
             resume=True,
             progress=title,
         )
+
+    def folder(self, title: str, seed: int) -> Path:
+        return self.work / "".join(c if c.isalnum() else "-" for c in f"{title} {seed}")
 
     @property
     def title(self) -> str:

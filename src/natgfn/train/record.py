@@ -33,14 +33,15 @@ def _version(package: str) -> str:
 
 
 def git_state() -> dict[str, Any] | None:
-    """The commit of natgfn's own checkout and whether it was changed; None outside of one."""
+    """The commit of natgfn's own checkout and whether its code was changed; None outside of one."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+        changed = git("status", "--porcelain", ".")
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return None
 
