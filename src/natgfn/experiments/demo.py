@@ -40,7 +40,7 @@ def run_demo(out: Path) -> Path:
         table.add_row(name, f"{kl:.1e}", f"{tv:.1e}", f"{modes:.1f} of 4", f"{seconds:.1f}")
     console.print(table)
     path = draw(runs, out / "demo.png")
-    console.print(f"\nThe picture is [bold]{path}[/bold]. What to try next:")
+    console.print(f"\nThe picture is [bold]{path}[/bold]. Next, after `source .venv/bin/activate`:")
     console.print("  natgfn train env.name=triangles env.nodes=5    another target, your settings")
     console.print("  natgfn list                                    all there is to choose from")
     console.print("  python examples/own_environment.py             your own problem, on a page")
