@@ -370,7 +370,9 @@ def make_flow(tables: Tables, *, learned: bool = True) -> Flow:
     backward = (
         Tabular(jnp.asarray(tables.backward)) if learned else Uniform(tables.backward.shape[1])
     )
-    return Flow(Tabular(jnp.asarray(tables.forward)), backward, jnp.asarray(tables.log_z))
+    # A NumPy scalar, not a Python one: a weak type would be another program to compile.
+    log_z = jnp.asarray(np.float64(tables.log_z))
+    return Flow(Tabular(jnp.asarray(tables.forward)), backward, log_z)
 
 
 def as_trajectories(world: World, picked: np.ndarray | None = None) -> Trajectories:
