@@ -11,6 +11,7 @@ from oracles import explore
 from scipy import stats
 
 import natgfn as ng
+from natgfn.envs import Hypergrid
 from natgfn.metrics import METRICS
 from natgfn.objectives import TrajectoryBalance
 from natgfn.optim import AbstractRule, Euclidean, Natural, by_part
@@ -217,3 +218,16 @@ def test_the_last_chunk_is_as_short_as_it_must_be(broken):
 def test_counts_must_be_positive(options, message):
     with pytest.raises(ValueError, match=message):
         ng.train(GRID, **options)
+
+
+class Impossible(Hypergrid):
+    """A grid on which one cell is worth nothing."""
+
+    def log_reward(self, state):
+        return jnp.where(jnp.all(state.cell == 1), -jnp.inf, 0.0)
+
+
+def test_training_refuses_objects_of_reward_zero():
+    """Their residual is infinite: every step that meets one would be rejected."""
+    with pytest.raises(ValueError, match="1 objects that can be reached have reward zero"):
+        ng.train(Impossible(side=2), updates=1, progress=False)

@@ -60,7 +60,7 @@ class AbstractEnv(eqx.Module):
 
     @abstractmethod
     def log_reward(self, state: State) -> Float[Array, ""]:
-        """$\\log R(x)$ of a terminal state; minus infinity is allowed."""
+        """$\\log R(x)$ of a terminal state; finite for training, but the rest takes -inf too."""
 
 
 @runtime_checkable

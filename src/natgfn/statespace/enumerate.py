@@ -29,6 +29,8 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
     """
     if isinstance(env, StateSpace):
         return env
+    if env.is_terminal(env.init()):
+        raise ValueError("init is terminal: there is nothing to construct")
     rows, edges = _walk(env, max_states)
     source, action, target = edges
     num_states, num_actions = len(rows), env.num_actions

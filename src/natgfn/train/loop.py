@@ -76,6 +76,11 @@ def train(
         raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
 
     space = enumerate_states(env)
+    if impossible := int(np.isinf(space.log_rewards).sum()):
+        raise ValueError(
+            f"{impossible:,} objects that can be reached have reward zero, and trajectory balance "
+            "needs a finite log_reward: give them a small positive reward"
+        )
     algorithm = Algorithm(
         env=space,
         rule=rule,
