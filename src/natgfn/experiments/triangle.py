@@ -1,6 +1,9 @@
 """Triangle-count random graph: `fig:triangle_case`.
 
 The paper claims that Natural (exact) lowers loss and divergence faster than Euclidean.
+
+The sweep covers the rate of log Z, for both methods. It did not at first: over five policy rates,
+with the paper's 0.01 for log Z, Natural (exact) ended at KL 5.2e-04, short of our aim of 1e-04.
 """
 
 from dataclasses import replace
