@@ -8,6 +8,7 @@ the occupancy carries actions, its one-sample estimate $(e_a - \pi)(e_a - \pi)^\
 (`eq:sampled_fisher_training`).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -18,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
 from .envs.base import AbstractEnv, State
-from .policies import AbstractPolicy, Tabular, forward_probs, masked_log_softmax, masked_softmax
+from .policies import AbstractPolicy, Tabular, forward_probs, masked_softmax
 from .statespace import StateSpace
 
 Scalar: TypeAlias = Float[Array, ""] | float
@@ -52,6 +53,47 @@ class Blocks(NamedTuple):
     """Expected visits of each action, when the blocks are outer products of scores."""
 
 
+class LinearisedFisher(NamedTuple):
+    r"""$F = R^\top R$ at a policy that has been evaluated once.
+
+    $R v$ has a row for each state and action, $\sqrt{w \pi_a}\, (u_a - \pi^\top u)$ with $u = J v$
+    the change of the logits, or a row for each state, $\sqrt w\, (e_a - \pi)^\top u$, where the
+    covariance is that of one sampled action. Quadratic forms as $|R v|^2$ keep their digits in float32,
+    where $v^\top (F v)$ loses those below the largest eigenvalue.
+    """
+
+    push: Callable[[PyTree], Float[Array, "n actions"]]
+    r"""$v \mapsto J v$."""
+    pull: Callable[[Float[Array, "n actions"]], PyTree]
+    r"""$u \mapsto J^\top u$."""
+    weights: Float[Array, " n"]
+    probs: Float[Array, "n actions"]
+    scores: Float[Array, "n actions"] | None
+    r"""$e_a - \pi$ of the sampled actions."""
+
+    def mv(self, vector: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
+        return self.transpose(self.root(vector))
+
+    def root(self, vector: PyTree[Float[Array, "..."]]) -> Float[Array, "n rows"]:
+        """$R v$."""
+        with jax.default_matmul_precision("highest"):
+            u = self.push(vector)
+        if self.scores is not None:
+            return jnp.sqrt(self.weights)[:, None] * jnp.sum(self.scores * u, axis=1, keepdims=True)
+        u = u - jnp.sum(self.probs * u, axis=1, keepdims=True)
+        return jnp.sqrt(self.weights[:, None] * self.probs) * u
+
+    def transpose(self, rows: Float[Array, "n rows"]) -> PyTree[Float[Array, "..."]]:
+        r"""$R^\top y$. Of a random $y$ with covariance $I$ the result has covariance $F$."""
+        if self.scores is not None:
+            u = jnp.sqrt(self.weights)[:, None] * rows * self.scores
+        else:
+            u = jnp.sqrt(self.weights[:, None] * self.probs) * rows
+            u = u - self.probs * jnp.sum(u, axis=1, keepdims=True)
+        with jax.default_matmul_precision("highest"):
+            return self.pull(u)
+
+
 class Fisher(eqx.Module):
     """The operator $F$ on the parameters of a policy: matrix-free, positive semidefinite."""
 
@@ -60,24 +102,24 @@ class Fisher(eqx.Module):
     occupancy: Occupancy
 
     def mv(self, vector: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
+        return self.linearise().mv(vector)
+
+    def linearise(self) -> "LinearisedFisher":
+        """The same operator with the policy evaluated once, for many products."""
         params, static = eqx.partition(self.policy, eqx.is_inexact_array)
+        states, actions = self.occupancy.states, self.occupancy.actions
 
         def logits(params):
-            return jax.vmap(eqx.combine(params, static))(self.occupancy.states)
+            return jax.vmap(eqx.combine(params, static))(states)
 
         with jax.default_matmul_precision("highest"):
             value, push = jax.linearize(logits, params)
             pull = jax.linear_transpose(push, params)
-            return pull(self._covariance(value, push(vector)))[0]
-
-    def _covariance(self, logits: Float[Array, "n actions"], u: Float[Array, "n actions"]):
-        mask = jax.vmap(self.env.forward_mask)(self.occupancy.states)
-        probs = jnp.exp(masked_log_softmax(logits, mask))
-        weights = self.occupancy.weights[:, None]
-        if self.occupancy.actions is None:
-            return weights * probs * (u - jnp.sum(probs * u, axis=1, keepdims=True))
-        score = jax.nn.one_hot(self.occupancy.actions, probs.shape[1], dtype=probs.dtype) - probs
-        return weights * score * jnp.sum(score * u, axis=1, keepdims=True)
+        probs = masked_softmax(value, jax.vmap(self.env.forward_mask)(states))
+        scores = None
+        if actions is not None:
+            scores = jax.nn.one_hot(actions, probs.shape[1], dtype=probs.dtype) - probs
+        return LinearisedFisher(push, lambda u: pull(u)[0], self.occupancy.weights, probs, scores)
 
     def blocks(self) -> Blocks:
         """The blocks that are not zero; a `Tabular` policy has no others than diagonal ones
@@ -104,15 +146,21 @@ class Fisher(eqx.Module):
 
     def as_matrix(self) -> Float[Array, "p p"]:
         zero, unravel = ravel_pytree(eqx.filter(self.policy, eqx.is_inexact_array))
-        columns = jax.vmap(lambda v: ravel_pytree(self.mv(unravel(v)))[0])
-        return columns(jnp.eye(zero.size, dtype=zero.dtype))
+        mv = self.linearise().mv
+        # In batches: all columns at once would need the logits of all states for each.
+        return jax.lax.map(
+            lambda v: ravel_pytree(mv(unravel(v)))[0],
+            jnp.eye(zero.size, dtype=zero.dtype),
+            batch_size=64,
+        )
 
     def damped(self, damping: Scalar) -> lx.AbstractLinearOperator:
         r"""$F + \lambda I$ for lineax, tagged positive here and only here: sums lose the tag."""
         params = eqx.filter(self.policy, eqx.is_inexact_array)
+        product = self.linearise().mv
 
         def mv(vector):
-            return jax.tree.map(lambda fv, v: fv + damping * v, self.mv(vector), vector)
+            return jax.tree.map(lambda fv, v: fv + damping * v, product(vector), vector)
 
         structure = jax.eval_shape(lambda: params)
         return lx.FunctionLinearOperator(mv, structure, lx.positive_semidefinite_tag)

@@ -2,10 +2,14 @@
 
 from .backward import PathCount as PathCount
 from .backward import Uniform as Uniform
+from .base import AbstractDesign as AbstractDesign
 from .base import AbstractPolicy as AbstractPolicy
 from .base import Flow as Flow
 from .base import masked_log_softmax as masked_log_softmax
 from .base import masked_softmax as masked_softmax
+from .network import MLP as MLP
+from .network import Network as Network
+from .tabular import Table as Table
 from .tabular import Tabular as Tabular
 from .tabular import backward_table as backward_table
 from .tabular import forward_probs as forward_probs

@@ -5,9 +5,10 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..envs.base import State
+from ..statespace import StateSpace
 
 
 class AbstractPolicy(eqx.Module):
@@ -20,6 +21,14 @@ class AbstractPolicy(eqx.Module):
     @abstractmethod
     def __call__(self, state: State) -> Float[Array, " actions"]:
         """The logits in one state."""
+
+
+class AbstractDesign(eqx.Module):
+    """What a forward policy looks like, before it has parameters."""
+
+    @abstractmethod
+    def __call__(self, env: StateSpace, *, key: PRNGKeyArray) -> AbstractPolicy:
+        """A policy with initial parameters."""
 
 
 class Flow(eqx.Module):

@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..statespace import StateSpace
-from .base import AbstractPolicy, masked_log_softmax, masked_softmax
+from .base import AbstractDesign, AbstractPolicy, masked_log_softmax, masked_softmax
 
 
 class Tabular(AbstractPolicy):
@@ -26,6 +26,13 @@ class Tabular(AbstractPolicy):
     def backward(cls, space: StateSpace) -> "Tabular":
         """Uniform over the parents of each state."""
         return cls(jnp.zeros((space.num_states, space.num_actions)))
+
+
+class Table(AbstractDesign):
+    """A table of logits, uniform at first: the paper's tabular experiments."""
+
+    def __call__(self, env: StateSpace, *, key: PRNGKeyArray) -> Tabular:
+        return Tabular.forward(env)
 
 
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:

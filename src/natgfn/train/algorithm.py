@@ -138,7 +138,11 @@ def advance(
 
 def stack_seeds(make: Callable[[int], TrainState], seeds: list[int]) -> TrainState:
     """The states of all seeds along a leading axis."""
-    states = [make(seed) for seed in seeds]
-    return jax.tree.map(
-        lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *states
-    )
+
+    def stack(*leaves):
+        if not eqx.is_array(leaves[0]):
+            return leaves[0]
+        # Naming the type makes it strong: a weak one would be compiled for again later.
+        return jnp.stack(leaves).astype(leaves[0].dtype)
+
+    return jax.tree.map(stack, *(make(seed) for seed in seeds))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,7 +15,7 @@ from ..errors import NatgfnError
 from ..metrics import evaluate
 from ..objectives import TrajectoryBalance
 from ..optim import AbstractRule, SampleSpace
-from ..policies import AbstractPolicy, Flow, Tabular, Uniform
+from ..policies import AbstractDesign, AbstractPolicy, Flow, Table, Uniform
 from ..sampling import AbstractProposal, OnPolicy, Weighting
 from ..statespace import StateSpace, enumerate_states
 from . import checkpoint
@@ -29,6 +30,7 @@ def train(
     env: AbstractEnv,
     rule: AbstractRule = SampleSpace(),
     *,
+    policy: AbstractDesign = Table(),
     objective: TrajectoryBalance = TrajectoryBalance(),
     backward: Callable[[StateSpace], AbstractPolicy] = Uniform.backward,
     proposal: AbstractProposal = OnPolicy(),
@@ -43,12 +45,13 @@ def train(
     resume: bool = False,
     progress: bool | str = True,
 ) -> Run:
-    r"""Train a tabular GFlowNet to sample objects of `env` in proportion to their reward.
+    r"""Train a GFlowNet to sample objects of `env` in proportion to their reward.
 
     Args:
         env: the environment; it is enumerated first, and must be small enough for that.
         rule: how a batch becomes an update; by default the natural step in sample space,
             `optim.SampleSpace`, which has nothing to tune.
+        policy: the forward policy, a table (`policies.Table`) or a network (`policies.Network`).
         objective: trajectory balance, with squared residuals unless told otherwise.
         backward: makes the backward policy: `Uniform.backward` over the parents,
             `Tabular.backward` to learn it, or `PathCount.backward`.
@@ -93,6 +96,7 @@ def train(
     configuration = {
         "env": describe(space.env),
         **{name: describe(getattr(algorithm, name)) for name in _PARTS},
+        "policy": describe(policy),
         "backward": describe(backward).removesuffix(".backward"),
         "batch": batch,
         "updates": updates,
@@ -100,9 +104,14 @@ def train(
         "seed": seed,
         "evaluate_every": every,
     }
-    flow = Flow(Tabular.forward(space), backward(space), jnp.array(0.0))
     algorithm = algorithm.with_traced_numbers()
-    states = stack_seeds(lambda s: algorithm.init(flow, s), list(range(seed, seed + seeds)))
+    back = backward(space)
+
+    def start(seed: int) -> TrainState:
+        forward = policy(space, key=jax.random.key(seed))
+        return algorithm.init(Flow(forward, back, jnp.array(0.0)), seed)
+
+    states = stack_seeds(start, list(range(seed, seed + seeds)))
 
     keeper = _Keeper(Path(out), configuration) if out is not None else None
     history: list[dict[str, Any]] = []
