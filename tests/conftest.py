@@ -2,6 +2,9 @@
 
 import os
 
+# Read when NumPy is imported, which the next line does: see natgfn/__init__.py.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from jaxtyping import install_import_hook
 
 # Before anything of natgfn is imported: shapes and types of every annotated function.

@@ -1,5 +1,12 @@
 """natgfn: GFlowNets trained by natural gradient."""
 
+import os
+
+# LAPACK's threads fight with XLA's for the cores: its small factorisations take ten to a
+# hundred times longer with them. Read when NumPy and SciPy are first imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from . import certify as certify
 from . import envs as envs
 from . import metrics as metrics
 from . import objectives as objectives

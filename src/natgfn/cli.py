@@ -154,21 +154,65 @@ def _free_folder(arguments: dict[str, Any]) -> Path:
 
 
 @app.command()
+def certify(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    out: Out = None,
+) -> None:
+    """Whether the Fisher of a run can be trusted: a table, and a picture over its training."""
+    from rich.progress import track
+
+    from .certify import report
+
+    opened = _reopen(run)
+    batch, damping = report.own_settings(opened)
+    table = Table("number", "mean", "lowest", "highest", "over seeds", box=None, pad_edge=False)
+    for name, values in sorted(report.full(opened).items()):
+        spread = f"{values.size} seeds" if values.size > 1 else "1 seed"
+        cells = (f"{value:.4g}" for value in (values.mean(), values.min(), values.max()))
+        table.add_row(name, *cells, spread)
+    last = opened.history[-1]["step"]
+    typer.echo(f"update {last}, batch {batch}, damping {damping:g}; the reference Fisher is exact")
+    _console().print(table)
+    if not opened.certificates:
+        typer.echo("train with certify_every=100, say, to see rho over training as well")
+        return
+    total = len(report.grid(opened)) * min(report.SNAPSHOTS, len(opened.certificates["step"]))
+    points = list(track(report.over_training(opened), "certifying", total=total))
+    table = Table("update", *(f"N={n}, {d:g}" for n, d in report.grid(opened)), box=None)
+    for step in dict.fromkeys(point.step for point in points):
+        row = [f"{np.mean(point.rho):.3g}" for point in points if point.step == step]
+        table.add_row(str(step), *row)
+    typer.echo("rho by batch size N and damping (mean over seeds; the guarantee needs rho < 1):")
+    _console().print(table)
+    typer.echo(f"figure: {report.draw(opened, points, (out or run) / 'certificates.png')}")
+
+
+def _reopen(folder: Path) -> Any:
+    from .train import reopen
+
+    return reopen(folder, **_arguments_of(folder))
+
+
+@app.command()
 def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
     """Go on with a run that was interrupted, exactly as if it had not been."""
+    _train(_arguments_of(run), run, resume=True)
+
+
+def _arguments_of(run: Path) -> dict[str, Any]:
+    """What a run was trained with, from its record."""
     from .config import arguments
     from .train.loop import RECORD
     from .train.record import Record
 
     header, _ = Record(run / RECORD).read()
     try:
-        made = arguments(header["configuration"])
+        return arguments(header["configuration"])
     except NatgfnError as error:
         raise NatgfnError(
             f"{run} cannot be made again from its record ({error}); if its environment is your "
             "own, go on from Python: natgfn.train(env, ..., out=..., resume=True)"
         ) from error
-    _train(made, run, resume=True)
 
 
 def _train(arguments: dict[str, Any], out: Path, *, resume: bool) -> None:

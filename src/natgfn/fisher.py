@@ -58,8 +58,8 @@ class LinearisedFisher(NamedTuple):
 
     $R v$ has a row for each state and action, $\sqrt{w \pi_a}\, (u_a - \pi^\top u)$ with $u = J v$
     the change of the logits, or a row for each state, $\sqrt w\, (e_a - \pi)^\top u$, where the
-    covariance is that of one sampled action. Quadratic forms as $|R v|^2$ keep their digits in float32,
-    where $v^\top (F v)$ loses those below the largest eigenvalue.
+    covariance is that of one sampled action. Quadratic forms as $|R v|^2$ keep their digits in
+    float32, where $v^\top (F v)$ loses those below the largest eigenvalue.
     """
 
     push: Callable[[PyTree], Float[Array, "n actions"]]

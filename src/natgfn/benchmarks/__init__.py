@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 
+from .certify import bench_certify
 from .tabular import bench_tabular
 
-BENCHMARKS: dict[str, Callable[[], int]] = {"tabular": bench_tabular}
+BENCHMARKS: dict[str, Callable[[], int]] = {
+    "tabular": bench_tabular,
+    "certify": bench_certify,
+}
 """Every benchmark; each prints its lines and returns the exit code."""

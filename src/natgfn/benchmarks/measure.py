@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..optim import AbstractRule
-from ..policies import Flow, Tabular, Uniform
+from ..policies import AbstractDesign, Flow, Table, Uniform
 from ..statespace import StateSpace
 from ..train import Algorithm, advance
 from ..train.algorithm import stack_seeds
@@ -34,9 +34,16 @@ class Measurement(NamedTuple):
 class Timer:
     """One rule on one environment, ready to be timed again and again."""
 
-    def __init__(self, space: StateSpace, rule: AbstractRule, batch: int = 128):
+    def __init__(
+        self,
+        space: StateSpace,
+        rule: AbstractRule,
+        batch: int = 128,
+        design: AbstractDesign = Table(),
+    ):
         self.algorithm = Algorithm(env=space, rule=rule, batch=batch).with_traced_numbers()
-        flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+        forward = design(space, key=jax.random.key(0))
+        flow = Flow(forward, Uniform.backward(space), jnp.array(0.0))
         self.states = stack_seeds(lambda seed: self.algorithm.init(flow, seed), [0])
 
     def seconds(self, updates: int) -> float:

@@ -9,7 +9,7 @@ import optax
 from ..envs.base import AbstractEnv
 from ..fisher import Fisher
 from ..objectives import Batch
-from ..occupancy import AbstractOccupancy, Exact
+from ..occupancy import AbstractOccupancy, Exact, Sampled
 from ..occupancy.base import require_space
 from ..policies import Flow
 from ..solvers import AbstractSolver, Block, require_positive, tabular_gram
@@ -26,6 +26,14 @@ class AbstractRule(eqx.Module):
     @abstractmethod
     def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         """The extra arguments of the transformation."""
+
+    def metric(self) -> tuple[AbstractOccupancy | None, float]:
+        """The occupancy and the damping of the Fisher that it preconditions with.
+
+        None stands for the outer product of trajectory scores. A rule that uses no Fisher is
+        judged by the one that its batch would give.
+        """
+        return Sampled(), 1e-3
 
 
 class Euclidean(AbstractRule):
@@ -111,6 +119,9 @@ class Natural(AbstractRule):
         visited = self.occupancy(env, flow.forward, batch)
         return {"fisher": Fisher(env, flow.forward, visited), "batch": batch}
 
+    def metric(self):
+        return self.occupancy, self.damping
+
 
 class SampleSpace(AbstractRule):
     """The unit natural step in sample space, for both policies and $\\log Z$ at once.
@@ -132,6 +143,9 @@ class SampleSpace(AbstractRule):
     def context(self, env, flow, batch):
         space = require_space(env, "optim.SampleSpace")
         return {"gram": tabular_gram(space, flow, batch), "batch": batch}
+
+    def metric(self):
+        return None, self.damping
 
 
 def check_rates(rule: AbstractRule) -> None:

@@ -7,6 +7,8 @@ from .base import AbstractPolicy as AbstractPolicy
 from .base import Flow as Flow
 from .base import masked_log_softmax as masked_log_softmax
 from .base import masked_softmax as masked_softmax
+from .hierarchical import Hierarchical as Hierarchical
+from .hierarchical import Tied as Tied
 from .network import MLP as MLP
 from .network import Network as Network
 from .tabular import Table as Table

@@ -1,12 +1,14 @@
 """Policies that share parameters between states: multilayer perceptrons."""
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..envs.base import OnGrid
+from ..envs.base import OnGrid, State
 from ..statespace import StateSpace
 from .base import AbstractDesign, AbstractPolicy
 
@@ -80,20 +82,25 @@ class Network(AbstractDesign):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def __call__(self, env: StateSpace, *, key: PRNGKeyArray) -> MLP:
+    def __call__(self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None) -> MLP:
+        """A network with an output for each action, unless told otherwise."""
         first_key, *keys = jax.random.split(key, self.depth + 1)
-        outputs = [self.width] * (self.depth - 1) + [env.num_actions]
-        rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(outputs, keys, strict=True)]
+        sizes = [self.width] * (self.depth - 1) + [outputs or env.num_actions]
+        rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(sizes, keys, strict=True)]
         return MLP(self._first(env, first_key), tuple(rest))
 
     def _first(self, env: StateSpace, key: PRNGKeyArray) -> Look | Read:
-        states = jax.tree.map(jnp.asarray, env.states)
         if isinstance(env.env, OnGrid):
             start = np.cumsum([0, *env.env.sides])
             linear = eqx.nn.Linear(int(start[-1]), self.width, key=key)
             assert linear.bias is not None
-            tokens = np.asarray(jax.vmap(env.env.coordinates)(states)) + start[:-1]
+            tokens = _of_all_states(env, env.env.coordinates) + start[:-1]
             return Look(linear.weight.T, linear.bias, tokens.astype(np.int32))
-        features = np.asarray(jax.vmap(env.env.observe)(states), np.float32)
+        features = _of_all_states(env, env.env.observe).astype(np.float32)
         linear = eqx.nn.Linear(features.shape[1], self.width, key=key)
         return Read(linear, features.view(np.int32))
+
+
+def _of_all_states(env: StateSpace, function: Callable[[State], Array]) -> np.ndarray:
+    with jax.ensure_compile_time_eval():  # also where a network is made in a compiled function
+        return np.asarray(jax.vmap(function)(jax.tree.map(jnp.asarray, env.states)))

@@ -65,6 +65,57 @@ def draw_band(axis: Axes, steps: Sequence[int], values: np.ndarray, label: str) 
     )
 
 
+def draw_direction_errors(points: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    r"""True direction errors of surrogates against $\rho_\lambda$, under the theorem's limit."""
+    dampings = sorted({point["damping"] for point in points})
+    figure, axes = plt.subplots(
+        1, len(dampings), figsize=(4 * len(dampings), 3.4), squeeze=False, layout="constrained"
+    )
+    sizes = sorted({point["size"] for point in points if point["surrogate"] == "sampled"})
+    for axis, damping in zip(axes.flat, dampings, strict=True):
+        chosen = [point for point in points if point["damping"] == damping]
+        for point in chosen:
+            if point["surrogate"] == "factorised":
+                axis.scatter(point["rho"], point["fisher"], marker="*", s=90, label="factorised",
+                             color="#dd8452", zorder=3)  # fmt: skip
+            elif point["law"] == "on-policy":
+                shade = sizes.index(point["size"]) / max(1, len(sizes) - 1)
+                colour = plt.get_cmap("viridis")(shade * 0.95)
+                label = f"N={point['size']}" if point["size"] in (sizes[0], sizes[-1]) else None
+                axis.scatter(point["rho"], point["fisher"], s=8, color=colour, label=label)
+        largest = max(max(point["rho"]) for point in chosen)
+        smallest = min(min(point["rho"]) for point in chosen)
+        rho = np.geomspace(smallest / 2, 0.995, 200)
+        axis.plot(rho, rho / (1 - rho), color="black", linewidth=1, label="limit")
+        axis.axvline(1, color="black", linestyle=":", linewidth=1)
+        axis.set(xscale="log", yscale="log", xlabel=r"$\rho_\lambda$", xlim=(None, 1.5 * largest))
+        axis.set(ylabel="relative direction error")
+        axis.set_title(f"damping {damping:g}", fontsize="medium")
+        axis.legend(fontsize="small")
+    return save(figure, path)
+
+
+def draw_relative_errors(panels: Mapping[str, tuple[Sequence[Any], str]], path: Path) -> Path:
+    r"""$\rho_\lambda$ over training, one line for each value of an attribute of the points."""
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False, layout="constrained"
+    )
+    for axis, (title, (points, attribute)) in zip(axes.flat, panels.items(), strict=True):
+        values = sorted({getattr(point, attribute) for point in points})
+        for shade, value in enumerate(values):
+            line = [point for point in points if getattr(point, attribute) == value]
+            rho = np.array([point.rho for point in line])
+            colour = plt.get_cmap("viridis")(shade / max(1, len(values) - 0.5))
+            steps = [point.step for point in line]
+            axis.plot(steps, rho.mean(axis=1), color=colour, label=f"{value:g}", marker=".")
+            axis.fill_between(steps, rho.min(axis=1), rho.max(axis=1), color=colour, alpha=0.15)
+        axis.axhline(1, color="black", linestyle=":", linewidth=1)
+        axis.set(yscale="log", xlabel="updates", ylabel=r"$\rho_\lambda$")
+        axis.set_title(title, fontsize="medium")
+        axis.legend(fontsize="small")
+    return save(figure, path)
+
+
 def draw_heat_maps(laws: Mapping[str, np.ndarray], side: int, path: Path) -> Path:
     """A figure of `heat_maps`, at most five in a row."""
     columns = min(len(laws), 5)

@@ -23,11 +23,10 @@ def results_markdown(results: Mapping[str, Any]) -> str:
     sweeps = [
         [_setting(s["setting"]), s["method"], _rates(s["kl"]), s["best"]] for s in results["sweeps"]
     ]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     sections = [
         f"# {results['experiment']}, {results['scale']} scale",
         results["about"],
-        f"Made by `{results['command']}`. Mean ± standard deviation over "
+        f"{made_by(results)} Mean ± standard deviation over "
         f"{results['rows'][0]['seeds']} seeds, from the exact terminal law, in nats. A number of "
         "the paper's would stand in brackets; it reports its tabular experiments as figures only.",
         table(head, body),
@@ -35,9 +34,14 @@ def results_markdown(results: Mapping[str, Any]) -> str:
         table(["setting", "claim", "holds", "evidence"], claims),
         "## Sweeps (final KL, on other seeds)",
         table(["setting", "method", "rate: KL", "best"], sweeps),
-        f"Versions: {versions}.",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def made_by(results: Mapping[str, Any]) -> str:
+    """The command and the versions behind a page."""
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return f"Made by `{results['command']}` with {versions}."
 
 
 def cell(metric: Mapping[str, float | None]) -> str:

@@ -1,5 +1,6 @@
 """Sampling: trajectories, the laws they are drawn from, and the weights between those laws."""
 
+from .exhaustive import every_trajectory as every_trajectory
 from .proposals import AbstractProposal as AbstractProposal
 from .proposals import OnPolicy as OnPolicy
 from .proposals import UniformMixture as UniformMixture

@@ -6,4 +6,5 @@ from .block import Block as Block
 from .block import BlockPseudoinverse as BlockPseudoinverse
 from .dense import Dense as Dense
 from .sample_space import gauss_newton_step as gauss_newton_step
+from .sample_space import score_gram as score_gram
 from .sample_space import tabular_gram as tabular_gram

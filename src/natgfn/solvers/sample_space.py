@@ -44,12 +44,18 @@ def tabular_gram(space: StateSpace, flow: Flow, batch: Batch) -> Float[Array, "n
             "forward policy"
         )
     paths = batch.paths
-    gram = 1.0 + _shared(space, paths.before, paths.actions, paths.live, batch.probs.actions)
+    gram = 1.0 + score_gram(space, batch)
     if isinstance(flow.backward, Tabular):
         logits = jax.vmap(jax.vmap(flow.backward))(paths.after)
         log_pb = masked_log_softmax(logits, jax.vmap(jax.vmap(space.backward_mask))(paths.after))
         gram = gram + _shared(space, paths.after, paths.actions, paths.live, log_pb)
     return gram
+
+
+def score_gram(space: StateSpace, batch: Batch) -> Float[Array, "n n"]:
+    r"""$z_i^\top z_j$ of a tabular forward policy."""
+    paths = batch.paths
+    return _shared(space, paths.before, paths.actions, paths.live, batch.probs.actions)
 
 
 def _shared(

@@ -4,5 +4,6 @@ from .algorithm import Algorithm as Algorithm
 from .algorithm import StepInfo as StepInfo
 from .algorithm import TrainState as TrainState
 from .algorithm import advance as advance
+from .loop import reopen as reopen
 from .loop import train as train
 from .run import Run as Run

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from ..envs.base import AbstractEnv
-from ..objectives import TrajectoryBalance, evaluate
+from ..objectives import Batch, TrajectoryBalance, evaluate
 from ..optim import AbstractRule
 from ..policies import Flow
 from ..sampling import AbstractProposal, OnPolicy, Weighting, rollout
@@ -69,16 +69,10 @@ class Algorithm(eqx.Module):
             rejected=jnp.array(0),
         )
 
-    def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
-        """One update. It is rejected as a whole if any parameter would not be finite."""
-        with jax.default_matmul_precision("highest"):
-            return self._step(state)
-
-    def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
-        key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))
-        flow = state.flow
-        paths = rollout(self.env, flow.forward, self.proposal, self.batch, key=sample_key)
-        batch = evaluate(
+    def draw(self, flow: Flow, key: PRNGKeyArray) -> Batch:
+        """Sample and evaluate a batch."""
+        paths = rollout(self.env, flow.forward, self.proposal, self.batch, key=key)
+        return evaluate(
             self.objective,
             self.env,
             flow,
@@ -87,6 +81,16 @@ class Algorithm(eqx.Module):
             reference=self.reference,
             weighting=self.weighting,
         )
+
+    def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
+        """One update. It is rejected as a whole if any parameter would not be finite."""
+        with jax.default_matmul_precision("highest"):
+            return self._step(state)
+
+    def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
+        key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))
+        flow = state.flow
+        batch = self.draw(flow, sample_key)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         gradient: Any = batch.gradient()
         context = self.rule.context(self.env, flow, batch)

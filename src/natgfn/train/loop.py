@@ -1,7 +1,9 @@
 """The training loop: compiled chunks, and everything a person sees between them."""
 
+import inspect
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,14 @@ from ..statespace import StateSpace, enumerate_states
 from . import checkpoint
 from .algorithm import Algorithm, TrainState, advance, stack_seeds
 from .record import Record, describe
-from .run import Run
+from .run import CERTIFICATE, Run
 
 RECORD, CHECKPOINT = "record.jsonl", "checkpoint.npz"
+
+
+def snapshot(folder: Path, step: int) -> Path:
+    """The state of a run at a certificate, kept for `natgfn certify`."""
+    return folder / "snapshots" / f"{step:08d}.npz"
 
 
 def train(
@@ -41,6 +48,7 @@ def train(
     seeds: int = 1,
     seed: int = 0,
     evaluate_every: int | None = None,
+    certify_every: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool | str = True,
@@ -63,6 +71,8 @@ def train(
         seeds: how many runs, side by side.
         seed: the seed of the first; the others follow.
         evaluate_every: updates between evaluations, fifty of them in all by default.
+        certify_every: updates between certificates (`natgfn.certify.certificate`), if any; each
+            takes the time of some twenty updates, and changes nothing in the run.
         out: a folder for the record and the checkpoint; nothing is written without it.
         resume: go on from the checkpoint in `out`, if there is one.
         progress: whether to show a progress bar, or the title to give it.
@@ -71,12 +81,81 @@ def train(
         ValueError: an argument or the environment is unusable; the message says why.
         NatgfnError: the folder is.
     """
+    given = dict(locals())
+    job = _prepare(**{name: value for name, value in given.items() if name not in _ABOUT_THE_RUN})
+    states, every, certify = job.states, job.configuration["evaluate_every"], certify_every
+    keeper = _Keeper(Path(out), job.configuration) if out is not None else None
+    history: list[dict[str, Any]] = []
+    if keeper is not None:
+        states, history = keeper.open(states, resume)
+    with _bar(progress) as bar:
+        task = bar.add_task(
+            progress if isinstance(progress, str) else "training", total=updates, note=""
+        )
+        if not history:
+            history.append(_look(job, states, None, 0.0))
+            if keeper is not None:
+                keeper.keep(states, history[-1])
+        started, before = time.perf_counter(), history[-1]["seconds"]
+        while (done := history[-1]["step"]) < updates:
+            bar.update(task, completed=done, note=_note(history[-1]))
+            count = min(every - done % every, updates - done)
+            if certify is not None:
+                count = min(count, certify - done % certify)
+            states, losses = advance(job.algorithm, states, jnp.array(count))
+            losses = np.asarray(losses)
+            seconds = before + time.perf_counter() - started
+            history.append(_look(job, states, losses, seconds))
+            if keeper is not None:
+                keeper.keep(states, history[-1])
+        bar.update(task, completed=updates, note=_note(history[-1]))
+    return job.run(states, history, None if out is None else Path(out))
+
+
+_ABOUT_THE_RUN = ("out", "resume", "progress")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A run before its first update."""
+
+    algorithm: Algorithm
+    states: TrainState
+    configuration: dict[str, Any]
+
+    @property
+    def space(self) -> StateSpace:
+        assert isinstance(self.algorithm.env, StateSpace)
+        return self.algorithm.env
+
+    def run(self, states: TrainState, history: list[dict[str, Any]], out: Path | None) -> Run:
+        return Run(self.space, self.algorithm, states, history, self.configuration, out)
+
+
+def _prepare(
+    env,
+    rule,
+    policy,
+    objective,
+    backward,
+    proposal,
+    reference,
+    weighting,
+    batch,
+    updates,
+    seeds,
+    seed,
+    evaluate_every,
+    certify_every,
+) -> _Job:
     for name, value in {"batch": batch, "updates": updates, "seeds": seeds}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     every = max(1, updates // 50) if evaluate_every is None else evaluate_every
     if every < 1:
         raise ValueError(f"evaluate_every must be at least 1, got {evaluate_every}")
+    if certify_every is not None and certify_every < 1:
+        raise ValueError(f"certify_every must be at least 1, got {certify_every}")
 
     space = enumerate_states(env)
     if impossible := int(np.isinf(space.log_rewards).sum()):
@@ -103,6 +182,7 @@ def train(
         "seeds": seeds,
         "seed": seed,
         "evaluate_every": every,
+        "certify_every": certify_every,
     }
     algorithm = algorithm.with_traced_numbers()
     back = backward(space)
@@ -112,44 +192,39 @@ def train(
         return algorithm.init(Flow(forward, back, jnp.array(0.0)), seed)
 
     states = stack_seeds(start, list(range(seed, seed + seeds)))
+    return _Job(algorithm, states, configuration)
 
-    keeper = _Keeper(Path(out), configuration) if out is not None else None
-    history: list[dict[str, Any]] = []
-    if keeper is not None:
-        states, history = keeper.open(states, resume)
-    with _bar(progress) as bar:
-        task = bar.add_task(
-            progress if isinstance(progress, str) else "training", total=updates, note=""
-        )
-        if not history:
-            history.append(_look(space, states, None, 0.0))
-            if keeper is not None:
-                keeper.keep(states, history[-1])
-        started, before = time.perf_counter(), history[-1]["seconds"]
-        while (done := history[-1]["step"]) < updates:
-            bar.update(task, completed=done, note=_note(history[-1]))
-            count = min(every - done % every, updates - done)
-            states, losses = advance(algorithm, states, jnp.array(count))
-            losses = np.asarray(losses)
-            seconds = before + time.perf_counter() - started
-            history.append(_look(space, states, losses, seconds))
-            if keeper is not None:
-                keeper.keep(states, history[-1])
-        bar.update(task, completed=updates, note=_note(history[-1]))
-    return Run(space, states, history, configuration, None if out is None else Path(out))
+
+def reopen(folder: str | Path, **arguments: Any) -> Run:
+    """A run on disk as it stands, finished or not; `arguments` are those it was trained with."""
+    given = inspect.signature(train).bind(**arguments)
+    given.apply_defaults()
+    job = _prepare(**{k: v for k, v in given.arguments.items() if k not in _ABOUT_THE_RUN})
+    folder = Path(folder)
+    states = checkpoint.load(folder / CHECKPOINT, job.states, job.configuration)
+    _, lines = Record(folder / RECORD).read()
+    done = int(states.step[0])
+    return job.run(states, [line for line in lines if line["step"] <= done], folder)
 
 
 _PARTS = ("rule", "objective", "proposal", "reference", "weighting")
 
 
-def _look(space: StateSpace, states: TrainState, losses: Any, seconds: float) -> dict[str, Any]:
+def _look(job: _Job, states: TrainState, losses: Any, seconds: float) -> dict[str, Any]:
     """One line of the record."""
-    metrics, _ = evaluate(space, states.flow)
+    metrics, _ = evaluate(job.space, states.flow)
     line: dict[str, Any] = {"step": int(states.step[0]), "seconds": round(seconds, 3)}
     line["rejected"] = states.rejected.tolist()
     # Before the first update there is no training loss: the expected one stands in.
     line["train_loss"] = (metrics["loss"] if losses is None else losses).tolist()
-    return line | {name: value.tolist() for name, value in metrics.items()}
+    line |= {name: value.tolist() for name, value in metrics.items()}
+    certify = job.configuration["certify_every"]
+    if certify is not None and line["step"] % certify == 0:
+        from ..certify.certificate import certify_states  # it certifies what this folder trains
+
+        found = certify_states(job.algorithm, states)
+        line[CERTIFICATE] = {name: value.tolist() for name, value in found.items()}
+    return line
 
 
 class _Keeper:
@@ -161,7 +236,7 @@ class _Keeper:
 
     def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[dict[str, Any]]]:
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            snapshot(self.folder, 0).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise NatgfnError(f"cannot make the folder {self.folder}: {error.strerror}") from error
         if self.checkpoint.exists():
@@ -175,6 +250,8 @@ class _Keeper:
         return states, []
 
     def keep(self, states: TrainState, line: dict[str, Any]) -> None:
+        if CERTIFICATE in line:
+            checkpoint.save(snapshot(self.folder, line["step"]), states, self.configuration)
         # The record first: a crash in between leaves a line too many, which `rewind` drops.
         self.record.append(line)
         checkpoint.save(self.checkpoint, states, self.configuration)

@@ -16,7 +16,10 @@ from ..metrics import evaluate
 from ..policies import Flow
 from ..sampling import OnPolicy, rollout
 from ..statespace import StateSpace
-from .algorithm import TrainState
+from .algorithm import Algorithm, TrainState
+
+CERTIFICATE = "certificate"
+"""Where a line of the record has its certificate, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Run:
 
     Attributes:
         space: the environment, enumerated.
+        algorithm: the compiled step.
         state: the training state; arrays have a leading axis of seeds.
         history: one entry an evaluation, as in the record on disk.
         configuration: what was run, as plain JSON.
@@ -32,6 +36,7 @@ class Run:
     """
 
     space: StateSpace
+    algorithm: Algorithm
     state: TrainState
     history: list[dict[str, Any]]
     configuration: dict[str, Any]
@@ -45,8 +50,20 @@ class Run:
     @property
     def metrics(self) -> dict[str, Float[np.ndarray, "evaluations seeds"]]:
         """Every metric by name (`natgfn.metrics.evaluate`), with `train_loss` and `rejected`."""
-        names = self.history[-1].keys() - {"step", "seconds"}
+        names = self.history[-1].keys() - {"step", "seconds", CERTIFICATE}
         return {name: np.array([line[name] for line in self.history]) for name in sorted(names)}
+
+    @property
+    def certificates(self) -> dict[str, np.ndarray]:
+        """Every number of the certificates by name, `[certificates, seeds]`, and their `step`."""
+        lines = [line for line in self.history if CERTIFICATE in line]
+        if not lines:
+            return {}
+        found = {
+            name: np.array([line[CERTIFICATE][name] for line in lines])
+            for name in lines[-1][CERTIFICATE]
+        }
+        return {"step": np.array([line["step"] for line in lines]), **found}
 
     @property
     def laws(self) -> Float[np.ndarray, "seeds terminals"]:

@@ -1,0 +1,229 @@
+r"""$\rho_\lambda$ and $\gamma_{B,\lambda}$ of operators, without forming a matrix.
+
+Both are the largest $|\theta|$ with $(\widetilde F - F)\, x = \theta\, (F + \lambda I)\, x$. The
+extreme pairs are found by generalised Davidson iteration: Rayleigh-Ritz on a growing subspace,
+which is extended by preconditioned residuals, so that no inner system is solved. The
+preconditioner is a Nystrom approximation of $F$ from a random sketch (Frangella, Tropp and
+Udell, 2023).
+
+Two facts make the result a certificate. A Ritz value is a Rayleigh quotient, so the largest
+never exceeds the true one; quadratic forms come from the roots $F = R^\top R$ and keep their
+digits. And a Nystrom approximation never exceeds $F$, so $r^\top (F_{nys} + \lambda I)^{-1} r$
+bounds the squared residual in the norm of $(F + \lambda I)^{-1}$: an eigenvalue is that near.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as jsl
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ..fisher import Fisher, Scalar
+
+
+class Root(NamedTuple):
+    r"""An operator $F = R^\top R$ on flat vectors."""
+
+    forward: Callable[[Float[Array, " p"]], Float[Array, " n"]]
+    transpose: Callable[[Float[Array, " n"]], Float[Array, " p"]]
+    size: int
+    """$p$."""
+
+    def mv(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
+        return self.transpose(self.forward(x))
+
+    def norm(self, x: Float[Array, " p"], damping: Scalar) -> Float[Array, ""]:
+        r"""$\|x\|_{F + \lambda I}$."""
+        return jnp.sqrt(jnp.sum(self.forward(x) ** 2) + damping * jnp.sum(x**2))
+
+
+def fisher_root(fisher: Fisher) -> Root:
+    """The Fisher of a policy on its flattened parameters, evaluated once."""
+    flat, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
+    line = fisher.linearise()
+    shape = jax.eval_shape(line.root, unravel(flat)).shape
+    return Root(
+        lambda x: line.root(unravel(x)).ravel(),
+        lambda y: ravel_pytree(line.transpose(y.reshape(shape)))[0],
+        flat.size,
+    )
+
+
+class Estimate(NamedTuple):
+    """An extreme eigenvalue in absolute value, and how sure it is."""
+
+    value: Float[Array, ""]
+    """A Rayleigh quotient: the true value is not smaller."""
+    error: Float[Array, ""]
+    """How far above `value` the eigenvalue that was found can be; infinite without convergence,
+    when there may be any number of larger ones."""
+    high: Float[Array, ""]
+    """The largest eigenvalue."""
+    low: Float[Array, ""]
+    """The smallest, which is never below -1."""
+    iterations: Int[Array, ""]
+
+
+class Inverse(NamedTuple):
+    r"""Two stand-ins for $F_\lambda^{-1}$: `near` to search with, and `above` it in the order of
+    positive semidefinite matrices, to bound errors with."""
+
+    near: Callable[[Float[Array, " p"]], Float[Array, " p"]]
+    above: Callable[[Float[Array, " p"]], Float[Array, " p"]]
+
+
+class Nystrom(NamedTuple):
+    r"""$F_{nys} = U \mathrm{Diag}(\sigma) U^\top \preceq F$."""
+
+    vectors: Float[Array, "p k"]
+    values: Float[Array, " k"]
+
+    def inverse(self, damping: Scalar) -> Inverse:
+        """With the smallest value found for all that were not, or with none."""
+        return Inverse(
+            lambda x: self.solve(x, damping, self.values[-1]),
+            lambda x: self.solve(x, damping, 0.0),
+        )
+
+    def solve(
+        self, x: Float[Array, "... p"], damping: Scalar, tail: Scalar
+    ) -> Float[Array, "... p"]:
+        r"""$(F_{nys} + t (I - U U^\top) + \lambda I)^{-1} x$ for a `tail` $t$."""
+        inside = x @ self.vectors
+        scale = 1 / (self.values + damping) - 1 / (tail + damping)
+        return x / (tail + damping) + (inside * scale) @ self.vectors.T
+
+
+def nystrom(root: Root, rank: int, key: PRNGKeyArray) -> Nystrom:
+    """Sketch an operator with `rank` products."""
+    rank = min(rank, root.size)
+    dtype = jax.eval_shape(root.forward, jnp.zeros(root.size)).dtype
+    # No orthogonalisation: with its own threads, LAPACK's competes with XLA's for the cores.
+    sketch = jax.random.normal(key, (rank, root.size), dtype) / jnp.sqrt(root.size)
+    # One by one: a batch of products through a network is slower than as many single ones.
+    rows = jax.lax.map(root.forward, sketch)
+    product = jax.lax.map(root.transpose, rows)
+    # A small shift keeps the factorisation safe, and is taken off again.
+    shift = (
+        jnp.sqrt(jnp.asarray(root.size, dtype)) * jnp.finfo(dtype).eps * jnp.linalg.norm(product)
+    )
+    values, turn = jnp.linalg.eigh(rows @ rows.T + shift * sketch @ sketch.T)
+    tiny = jnp.finfo(dtype).eps * values[-1]
+    scale = jnp.where(values > tiny, 1 / jnp.sqrt(jnp.maximum(values, tiny)), 0.0)
+    half = (turn * scale).T @ (product + shift * sketch)
+    # Its singular values by the small Gram matrix: those that get lost are below the shift.
+    squares, turn = jnp.linalg.eigh(half @ half.T)
+    squares, turn = squares[::-1], turn[:, ::-1]
+    vectors = half.T @ turn / jnp.sqrt(jnp.maximum(squares, shift))
+    return Nystrom(vectors, jnp.maximum(squares - shift, 0.0))
+
+
+def relative_error_estimate(
+    fisher: Root,
+    surrogate: Root,
+    damping: Scalar,
+    inverse: Inverse,
+    *,
+    key: PRNGKeyArray,
+    iterations: int = 64,
+    tolerance: float = 3e-3,
+) -> Estimate:
+    r"""$\rho_\lambda = \|F_\lambda^{-1/2} (\widetilde F - F) F_\lambda^{-1/2}\|_{op}$.
+
+    Args:
+        fisher: $F$; exact, or from many more trajectories than the surrogate.
+        surrogate: $\widetilde F$. With the two exchanged the result is $\gamma_{B,\lambda}$.
+        damping: $\lambda$.
+        inverse: of $F_\lambda$, nearly: `nystrom(fisher, rank, key).inverse(damping)`, or a solver.
+        key: of the starting vectors.
+        iterations: the most; each takes two products of each operator.
+        tolerance: stop when the error is below this share of the value.
+    """
+    room = 2 * iterations + 2
+    rows = [jax.eval_shape(r.forward, jnp.zeros(r.size)) for r in (fisher, surrogate)]
+    dtype = rows[0].dtype
+
+    def extend(space, new, place):
+        """Put two vectors, made orthogonal to the others and of unit norm, into the space."""
+        basis, exact, other = space
+        for _ in range(2):
+            new = new - (new @ basis.T) @ basis
+        # The second must be orthogonal to the first, too.
+        size = jnp.linalg.norm(new[0])
+        first = new[0] / jnp.where(size > 0, size, 1)
+        second = new[1] - (new[1] @ first) * first
+        size = jnp.linalg.norm(second)
+        # What is lost in rounding is no new direction.
+        kept = size > 1e-6 * jnp.linalg.norm(new[1])
+        second = jnp.where(kept, second / jnp.where(size > 0, size, 1), 0.0)
+        new = jnp.stack([first, second])
+
+        def put(old, rows):
+            return jax.lax.dynamic_update_slice_in_dim(old, rows, place, 0)
+
+        return (
+            put(basis, new),
+            put(exact, jax.lax.map(fisher.forward, new)),
+            put(other, jax.lax.map(surrogate.forward, new)),
+        )
+
+    def ritz(space):
+        """The highest and the lowest Ritz value, and the coefficients of their vectors."""
+        basis, exact, other = space
+        metric = exact @ exact.T + damping * basis @ basis.T
+        # Rows not filled yet are zero; a unit diagonal keeps them out of the way.
+        empty = jnp.diag(metric) <= 0
+        metric = metric + jnp.diag(jnp.where(empty, 1.0, 0.0))
+        scale = 1 / jnp.sqrt(jnp.diag(metric))
+        factor = jnp.linalg.cholesky(scale[:, None] * metric * scale)
+        form = (other @ other.T - exact @ exact.T) * scale[:, None] * scale
+        half = jsl.solve_triangular(factor, form, lower=True)
+        half = jsl.solve_triangular(factor, half.T, lower=True)
+        values, vectors = jnp.linalg.eigh((half + half.T) / 2)
+        picked = vectors[:, jnp.array([-1, 0])]
+        weights = scale[:, None] * jsl.solve_triangular(factor.T, picked, lower=False)
+        return values[jnp.array([-1, 0])], weights.T
+
+    def look(space):
+        values, weights = ritz(space)
+        basis, exact, other = space
+        x = weights @ basis
+        residual = jax.lax.map(surrogate.transpose, weights @ other)
+        residual = residual - (1 + values[:, None]) * jax.lax.map(fisher.transpose, weights @ exact)
+        residual = residual - damping * values[:, None] * x
+        away = jnp.sum(residual * jax.vmap(inverse.above)(residual), axis=1)
+        # Not the sharper bound by the gap to the next value: a larger one may not be seen yet.
+        return values, jnp.sqrt(jnp.maximum(away, 0.0)), jax.vmap(inverse.near)(residual)
+
+    def unfinished(carry):
+        _, values, errors, _, done = carry
+        # Only what decides the largest absolute value has to converge.
+        largest = jnp.max(jnp.abs(values))
+        open_ = errors > tolerance * largest
+        matters = jnp.abs(values) + errors > largest
+        return (done < iterations) & jnp.any(open_ & matters)
+
+    def iterate(carry):
+        space, _, _, new, done = carry
+        space = extend(space, new, 2 + 2 * done)
+        values, errors, new = look(space)
+        return space, values, errors, new, done + 1
+
+    # Where the surrogate is too large it has samples; where it is too small, anything may be.
+    high_key, low_key = jax.random.split(key)
+    high = surrogate.transpose(jax.random.normal(high_key, (rows[1].size,), dtype))
+    low = jax.random.normal(low_key, (fisher.size,), dtype)
+    start = jax.vmap(inverse.near)(jnp.stack([high, low]))
+    empty = tuple(jnp.zeros((room, n), dtype) for n in (fisher.size, *(r.size for r in rows)))
+    space = extend(empty, start, 0)
+    _, values, errors, _, done = jax.lax.while_loop(
+        unfinished, iterate, (space, *look(space), jnp.array(0))
+    )
+    value = jnp.max(jnp.abs(values))
+    error = jnp.max(jnp.abs(values) + errors) - value
+    converged = ~unfinished((None, values, errors, None, -1))
+    return Estimate(value, jnp.where(converged, error, jnp.inf), values[0], values[1], done)
