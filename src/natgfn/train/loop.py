@@ -236,7 +236,7 @@ class _Keeper:
 
     def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[dict[str, Any]]]:
         try:
-            snapshot(self.folder, 0).parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise NatgfnError(f"cannot make the folder {self.folder}: {error.strerror}") from error
         if self.checkpoint.exists():
@@ -251,7 +251,9 @@ class _Keeper:
 
     def keep(self, states: TrainState, line: dict[str, Any]) -> None:
         if CERTIFICATE in line:
-            checkpoint.save(snapshot(self.folder, line["step"]), states, self.configuration)
+            kept = snapshot(self.folder, line["step"])
+            kept.parent.mkdir(exist_ok=True)
+            checkpoint.save(kept, states, self.configuration)
         # The record first: a crash in between leaves a line too many, which `rewind` drops.
         self.record.append(line)
         checkpoint.save(self.checkpoint, states, self.configuration)

@@ -1,0 +1,197 @@
+"""Break the certificates on purpose, and show which test notices: `python tests/mutants.py`.
+
+Each mutant is one change of a source file, in a copy of the tree. A bound made tighter must be
+found false, one made looser must be found unattained, and another surrogate must be noticed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+CERTIFY = "src/natgfn/certify"
+
+
+class Mutant(NamedTuple):
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    """Which tests should notice, as `pytest -k` takes it."""
+
+
+MUTANTS = [
+    Mutant(
+        "direction bound tightened by 2%",
+        f"{CERTIFY}/surrogate.py",
+        "return jnp.where(rho < 1, error, jnp.inf)",
+        "return jnp.where(rho < 1, 0.98 * error, jnp.inf)",
+        "natdir_bound_main and attained",
+    ),
+    Mutant(
+        "direction bound loosened by 2%",
+        f"{CERTIFY}/surrogate.py",
+        "return jnp.where(rho < 1, error, jnp.inf)",
+        "return jnp.where(rho < 1, 1.02 * error, jnp.inf)",
+        "natdir_bound_main and attained",
+    ),
+    Mutant(
+        "direction bound without the gradient's term",
+        f"{CERTIFY}/surrogate.py",
+        "(rho * direction + gradient_error)",
+        "(rho * direction)",
+        "structured_natdir_bound_main",
+    ),
+    Mutant(
+        "rho of the undamped pencil's other side",
+        f"{CERTIFY}/surrogate.py",
+        "factor = jnp.linalg.cholesky(_damped(fisher, damping))",
+        "factor = jnp.linalg.cholesky(_damped(surrogate, damping))",
+        "generalised_eigenvalue",
+    ),
+    Mutant(
+        "pairing from below tightened by 2%",
+        f"{CERTIFY}/surrogate.py",
+        "return Bound(exact / (1 + rho), pairing)",
+        "return Bound(1.02 * exact / (1 + rho), pairing)",
+        "pairing_from_below and attained",
+    ),
+    Mutant(
+        "pairing from above tightened by 2%",
+        f"{CERTIFY}/surrogate.py",
+        "Bound(pairing, upper)",
+        "Bound(pairing, 0.98 * upper)",
+        "pairing_from_above and attained",
+    ),
+    Mutant(
+        "rho <= gamma",
+        f"{CERTIFY}/surrogate.py",
+        "gamma / jnp.maximum(1 - gamma, 0.0)",
+        "gamma",
+        "gamma_ and statement_holds",
+    ),
+    Mutant(
+        "descent promised with 1 instead of 1 - rho",
+        f"{CERTIFY}/surrogate.py",
+        "(1 - smoothness * rate / (2 * (1 - rho)))",
+        "(1 - smoothness * rate / 2)",
+        "descent_is_achieved",
+    ),
+    Mutant(
+        "additive bound without delta in the gap",
+        f"{CERTIFY}/surrogate.py",
+        "gap = jnp.where(delta < floor, floor - delta, 1.0)",
+        "gap = jnp.where(delta < floor, floor, 1.0)",
+        "additive_natdir",
+    ),
+    Mutant(
+        "coarse bound with lambda instead of its square",
+        f"{CERTIFY}/surrogate.py",
+        "jnp.linalg.norm(surrogate_h) / damping**2",
+        "jnp.linalg.norm(surrogate_h) / damping",
+        "coarser_bound",
+    ),
+    Mutant(
+        "score bound with E|r| squared",
+        f"{CERTIFY}/trajectories.py",
+        "jnp.sum(paths.probs * multiplier**2)",
+        "jnp.sum(paths.probs * jnp.abs(multiplier)) ** 2",
+        "score_compatible",
+    ),
+    Mutant(
+        "trajectory law without its probabilities",
+        f"{CERTIFY}/trajectories.py",
+        "return self.scores.T @ (self.probs[:, None] * self.scores)",
+        "return self.scores.T @ self.scores / len(self.probs)",
+        "exact_tabular_fisher_main or sum_over_steps",
+    ),
+    Mutant(
+        "table floor tightened by 2%",
+        f"{CERTIFY}/conditioning.py",
+        "return Bound(least_visits * least_prob, ",
+        "return Bound(1.02 * least_visits * least_prob, ",
+        "d_min_p_min and attained",
+    ),
+    Mutant(
+        "network floor without removing the mean",
+        f"{CERTIFY}/conditioning.py",
+        "moved - jnp.sum(moved, axis=1, keepdims=True) / count",
+        "moved",
+        "relative_logits",
+    ),
+    Mutant(
+        "TB gap with one residual instead of two",
+        f"{CERTIFY}/realisability.py",
+        "return Bound(_law_gap(space, log_pf), 2 * residual)",
+        "return Bound(_law_gap(space, log_pf), residual)",
+        "TB_residuals",
+    ),
+    Mutant(
+        "sampled surrogate swapped for the exact one",
+        f"{CERTIFY}/certificate.py",
+        "is_exact = isinstance(occupancy, Exact)",
+        "is_exact = True",
+        "numbers_of_a_table and sampled",
+    ),
+    Mutant(
+        "Davidson stops at once",
+        f"{CERTIFY}/pencil.py",
+        "return (done < iterations) & jnp.any(open_ & matters)",
+        "return jnp.asarray(False)",
+        "certify_pencil",
+    ),
+    Mutant(
+        "exact occupancy halved",
+        "src/natgfn/occupancy/exact.py",
+        "return Occupancy(jnp.arange(space.num_inner), weights, complete=True)",
+        "return Occupancy(jnp.arange(space.num_inner), weights / 2, complete=True)",
+        "exact_tabular_fisher_main",
+    ),
+]
+
+
+def survives(mutant: Mutant, tree: Path) -> tuple[bool, str]:
+    """Whether the tests still pass with the change, and the last line they print."""
+    path = tree / mutant.file
+    text = path.read_text()
+    if mutant.old not in text:
+        raise SystemExit(f"{mutant.what}: {mutant.file} has changed, no {mutant.old!r} in it")
+    path.write_text(text.replace(mutant.old, mutant.new))
+    files = sorted(str(p) for p in (tree / "tests").glob("test_certify*.py"))
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", *files, "-k", mutant.tests]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, check=False
+    )
+    path.write_text(text)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{mutant.what}: pytest did not run: {done.stdout[-500:]}")
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    noticed = failed[0].split("::")[1].split(" - ")[0] if failed else "nothing"
+    return done.returncode == 0, noticed
+
+
+def main() -> int:
+    alive = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        for name in ("src", "tests", "pyproject.toml"):
+            source = ROOT / name
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, tree / name)
+        for mutant in MUTANTS:
+            lives, noticed = survives(mutant, tree)
+            alive += lives
+            verdict = "SURVIVED" if lives else "noticed"
+            print(f"{verdict:<9} {mutant.what:<52} {noticed[:90]}", flush=True)
+    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} mutants noticed")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,305 @@
+"""Certificates of runs: the numbers against dense matrices, and what they must not touch."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from oracles import float64
+from typer.testing import CliRunner
+
+import natgfn as ng
+from natgfn.certify import Effort, certificate, surrogate
+from natgfn.certify.certificate import (
+    certify_states,
+    exact_gradient,
+    layer_coupling,
+    trajectory_metric,
+)
+from natgfn.cli import app
+from natgfn.fisher import Fisher
+from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
+from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
+from natgfn.policies import Flow, Network, Tabular, Uniform
+from natgfn.sampling import UniformMixture
+from natgfn.statespace import enumerate_states
+from natgfn.train import Algorithm, loop
+
+SPACE = enumerate_states(ng.envs.Hypergrid(side=4))
+TREE = enumerate_states(ng.envs.Triangles(nodes=3))
+KEY = jax.random.key(5)
+
+
+def setting(rule, space=SPACE, design=None, **options):
+    """An algorithm at a random policy."""
+    algorithm = Algorithm(env=space, rule=rule, batch=16, **options).with_traced_numbers()
+    if design is None:
+        shape = (space.num_inner, space.num_actions)
+        forward = Tabular(0.5 * jax.random.normal(jax.random.key(1), shape))
+    else:
+        forward = jax.tree.map(
+            lambda x: 2 * x.astype(float) if eqx.is_inexact_array(x) else x,
+            design(space, key=jax.random.key(1)),
+        )
+    log_z = jnp.ones(())
+    return algorithm, algorithm.init(Flow(forward, Uniform.backward(space), log_z), 0)
+
+
+def dense(algorithm, state):
+    """Exact Fisher, surrogate, exact gradient and the batch's, as matrices and vectors."""
+    flow = state.flow
+    batch_key, _, _ = jax.random.split(KEY, 3)
+    occupancy, damping = algorithm.rule.metric()
+
+    @jax.jit
+    def both():
+        batch = algorithm.draw(flow, batch_key)
+        fisher = Fisher(algorithm.env, flow.forward, Exact()(algorithm.env, flow.forward))
+        if occupancy is None:
+            flat, unravel = ravel_pytree(eqx.filter(flow.forward, eqx.is_inexact_array))
+            rows = jax.jacrev(lambda x: log_laws(algorithm, flow, batch, unravel(x)))(flat)
+            other = rows.T @ (batch.omega[:, None] * rows) / batch.size
+        else:
+            seen = None if isinstance(occupancy, Exact) else batch
+            other = Fisher(
+                algorithm.env, flow.forward, occupancy(algorithm.env, flow.forward, seen)
+            ).as_matrix()
+        h = exact_gradient(algorithm, flow, fisher)
+        return fisher.as_matrix(), other, h, ravel_pytree(batch.gradient().forward)[0]
+
+    return (*map(np.asarray, both()), float(damping))
+
+
+def log_laws(algorithm, flow, batch, forward):
+    """Log-probabilities of the batch's trajectories under other parameters."""
+    policy = eqx.combine(forward, flow.forward)
+    return ng.sampling.log_probs(
+        algorithm.env, eqx.tree_at(lambda f: f.forward, flow, policy), batch.paths
+    ).forward
+
+
+def norm(matrix, x):
+    return np.sqrt(x @ matrix @ x)
+
+
+TABLE_RULES = {
+    "sampled": Natural(Sampled(), damping=1e-2, rate=0.1),
+    "scores": Natural(SampledScores(), damping=1e-2, rate=0.1),
+    "factorised": Natural(Factorised(), damping=1e-2, rate=0.1),
+    "exact": Natural(Exact(), damping=1e-2, rate=0.1),
+    "sample space": SampleSpace(damping=1e-2),
+    "none": Euclidean(),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_RULES)
+@float64
+def test_numbers_of_a_table_are_those_of_dense_matrices(name):
+    algorithm, state = setting(TABLE_RULES[name])
+    found = jax.jit(lambda: certificate(algorithm, state, key=KEY, effort=Effort(8, 40)))()
+    exact, other, h, noisy, damping = dense(algorithm, state)
+    rho = surrogate.relative_error(jnp.asarray(exact), jnp.asarray(other), damping)
+    assert float(found["rho"]) == pytest.approx(float(rho), rel=5e-3, abs=1e-12)
+    if name != "sample space":
+        assert float(found["rho"]) == pytest.approx(float(rho), rel=1e-8, abs=1e-12)
+        gamma = surrogate.coupling(jnp.asarray(exact), jnp.asarray(other), damping)
+        assert float(found["gamma"]) == pytest.approx(float(gamma), rel=1e-8, abs=1e-12)
+    eye = damping * np.eye(len(h))
+    v, other_v = np.linalg.solve(exact + eye, h), np.linalg.solve(other + eye, h)
+    length = norm(exact + eye, v)
+    error = norm(exact + eye, other_v - v) / length
+    assert float(found["direction_error"]) == pytest.approx(error, rel=1e-7, abs=1e-10)
+    change = noisy - h
+    size = np.sqrt(change @ np.linalg.solve(exact + eye, change)) / length
+    assert float(found["gradient_error"]) == pytest.approx(size, rel=1e-7)
+    outside = np.linalg.norm(damping * other_v) / np.linalg.norm(h)
+    assert float(found["gradient_outside"]) == pytest.approx(outside, rel=1e-6)
+    eigenvalues = np.linalg.eigvalsh(exact)
+    rank = (eigenvalues / (eigenvalues + damping)).sum()
+    assert float(found["effective_rank"]) == pytest.approx(rank, rel=1e-9)
+    assert float(found["curvature_floor"]) <= eigenvalues[eigenvalues > 1e-10].min()
+    limit = float(found["direction_limit"])
+    assert error <= limit * (1 + 1e-9) + 1e-12
+    assert (limit == np.inf) == (float(found["rho"] + found["rho_error"]) >= 1)
+
+
+@float64
+def test_the_exact_rule_is_certified_exact_on_a_tree_too():
+    """There the rule works its occupancy out only where a batch goes."""
+    algorithm, state = setting(Natural(Exact(), rate=0.1), TREE)
+    found = certificate(algorithm, state, key=KEY)
+    assert float(found["rho"]) == 0
+    assert float(found["direction_error"]) == 0
+
+
+@float64
+def test_the_metric_of_trajectories_is_their_outer_product():
+    algorithm, state = setting(SampleSpace(damping=1e-2))
+    _, other, h, _, damping = dense(algorithm, state)
+    batch = algorithm.draw(state.flow, jax.random.split(KEY, 3)[0])
+    metric = trajectory_metric(SPACE, batch, damping)
+    np.testing.assert_allclose(jax.vmap(metric.root.mv)(jnp.eye(len(h))), other, atol=1e-12)
+    expected = np.linalg.solve(other + damping * np.eye(len(h)), h)
+    np.testing.assert_allclose(metric.solve(jnp.asarray(h)), expected, rtol=1e-8, atol=1e-10)
+
+
+@float64
+def test_numbers_of_a_network_are_those_of_dense_matrices():
+    algorithm, state = setting(Adam(), design=Network(width=6, depth=2))
+    momentum = jax.tree.map(jnp.ones_like, state.optimiser["forward"][0].mu)
+    state = eqx.tree_at(lambda s: s.optimiser["forward"][0].mu, state, momentum)
+    found = jax.jit(lambda: certificate(algorithm, state, key=KEY))()
+    exact, other, h, noisy, damping = dense(algorithm, state)
+    rho = surrogate.relative_error(jnp.asarray(exact), jnp.asarray(other), damping)
+    assert float(found["rho"]) == pytest.approx(float(rho), rel=0.01)
+    eye = damping * np.eye(len(h))
+    v, other_v = np.linalg.solve(exact + eye, h), np.linalg.solve(other + eye, h)
+    length = norm(exact + eye, v)
+    error = norm(exact + eye, other_v - v) / length
+    assert float(found["direction_error"]) == pytest.approx(error, rel=0.02)
+    change = noisy - h
+    size = np.sqrt(change @ np.linalg.solve(exact + eye, change)) / length
+    assert float(found["gradient_error"]) == pytest.approx(size, rel=0.02)
+    eigenvalues = np.linalg.eigvalsh(exact)
+    rank = (eigenvalues / (eigenvalues + damping)).sum()
+    assert 0.9 * rank <= float(found["effective_rank"]) <= rank * (1 + 1e-6)
+    for name, x in (("gradient_outside", h), ("momentum_outside", np.ones(len(h)))):
+        outside = damping * np.linalg.norm(np.linalg.solve(other + eye, x)) / np.linalg.norm(x)
+        assert float(found[name]) == pytest.approx(outside, rel=0.05)
+    along = h / np.linalg.norm(h)
+    assert 0 < float(found["curvature_floor"]) <= along @ exact @ along * (1 + 1e-9)
+
+
+@float64
+def test_layer_coupling_is_that_of_the_block_diagonal():
+    _, state = setting(Adam(), design=Network(width=6, depth=1))
+    fisher = Fisher(SPACE, state.flow.forward, Exact()(SPACE, state.flow.forward))
+    matrix = np.asarray(jax.jit(lambda: fisher.as_matrix())())
+    leaves = jax.tree.leaves(eqx.filter(state.flow.forward, eqx.is_inexact_array))
+    layer = np.repeat(np.arange(len(leaves)), [x.size for x in leaves])
+    blocks = np.where(layer[:, None] == layer, matrix, 0.0)
+    expected = surrogate.coupling(jnp.asarray(matrix), jnp.asarray(blocks), 1e-2)
+    found = jax.jit(lambda: layer_coupling(fisher, 1e-2, key=KEY))()
+    assert float(found.value) == pytest.approx(float(expected), rel=0.01)
+    assert float(expected) > 1  # layers are far from independent
+
+
+@float64
+def test_an_objective_without_exact_gradient_is_judged_by_another_batch():
+    algorithm, state = setting(Euclidean(), proposal=UniformMixture(0.2))
+    flow = state.flow
+    fisher = Fisher(SPACE, flow.forward, Exact()(SPACE, flow.forward))
+    assert exact_gradient(algorithm, flow, fisher) is None
+    found = certificate(algorithm, state, key=KEY)
+    assert np.isfinite(float(found["direction_error"]))
+
+
+def test_effort_shrinks_with_the_environment_and_grows_with_the_batch():
+    small = Algorithm(env=SPACE, rule=Adam(), batch=128)
+    large = Algorithm(env=enumerate_states(ng.envs.DeceptiveGrid(side=64)), rule=Adam(), batch=4)
+    assert Effort.of_twenty_updates(small).complete
+    least = Effort.of_twenty_updates(large)
+    assert not least.complete
+    assert (least.rank, least.iterations) < (16, 4)
+
+
+# In training.
+
+RULE = Natural(Sampled(), rate=0.01)
+OPTIONS = {"updates": 30, "seeds": 2, "batch": 16, "evaluate_every": 15, "progress": False}
+
+
+def flat(run):
+    leaves = jax.tree.leaves(eqx.filter(run.state, eqx.is_array))
+    return np.concatenate([np.ravel(leaf) for leaf in leaves])
+
+
+def test_certification_changes_nothing_in_the_run(tmp_path):
+    env = ng.envs.Hypergrid(side=4)
+    plain = ng.train(env, RULE, **OPTIONS, out=tmp_path / "plain")
+    certified = ng.train(env, RULE, **OPTIONS, certify_every=10, out=tmp_path / "certified")
+    np.testing.assert_array_equal(flat(plain), flat(certified))
+    assert plain.certificates == {}
+    assert not (tmp_path / "plain" / "snapshots").exists()
+    assert certified.certificates["step"].tolist() == [0, 10, 20, 30]
+    assert certified.certificates["rho"].shape == (4, 2)
+    assert certified.steps.tolist() == [0, 10, 15, 20, 30]
+    assert certified.metrics["kl"].shape == (5, 2)
+
+
+def test_a_certified_run_resumes_with_the_same_certificates(tmp_path, monkeypatch):
+    env = ng.envs.Hypergrid(side=4)
+    whole = ng.train(env, RULE, **OPTIONS, certify_every=10)
+    advance, calls = loop.advance, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return advance(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ng.train(env, RULE, **OPTIONS, certify_every=10, out=tmp_path)
+    resumed = ng.train(env, RULE, **OPTIONS, certify_every=10, out=tmp_path, resume=True)
+    for name, values in whole.certificates.items():
+        np.testing.assert_array_equal(values, resumed.certificates[name])
+    np.testing.assert_array_equal(flat(whole), flat(resumed))
+
+
+def test_certify_every_must_be_positive():
+    with pytest.raises(ValueError, match="certify_every must be at least 1, got 0"):
+        ng.train(ng.envs.Hypergrid(side=4), certify_every=0)
+
+
+def test_a_quick_certificate_of_a_network_does_not_claim_what_it_has_not_found():
+    env = ng.envs.Hypergrid(side=6)
+    run = ng.train(
+        env, Adam(), policy=Network(width=8), updates=50, batch=16, certify_every=50, progress=False
+    )
+    quick, full = run.certificates, certify_states(run.algorithm, run.state, Effort())
+    assert quick["rho"][-1] <= full["rho"] * 1.001
+    assert np.isinf(quick["direction_limit"][-1]).all()
+
+
+# On the command line.
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_certify_prints_tables_and_draws(tmp_path, monkeypatch):
+    from natgfn.certify import report
+
+    monkeypatch.setattr(report, "BATCHES", (16, 64))
+    monkeypatch.setattr(report, "DAMPINGS", (1e-3, 1e-1))
+    folder = tmp_path / "run"
+    ng.train(ng.envs.Hypergrid(side=4), RULE, **OPTIONS, certify_every=10, out=folder)
+    result = invoke("certify", folder)
+    assert result.exit_code == 0, result.output
+    assert "update 30, batch 16, damping 0.001; the reference Fisher is exact" in result.output
+    assert "direction_error" in result.output
+    rows = [line.split() for line in result.output.splitlines() if line.startswith(" 20 ")]
+    assert len(rows) == 1
+    assert len(rows[0]) == 4  # the update, two batch sizes, another damping
+    small, large, damped = map(float, rows[0][1:])
+    assert damped < small  # more damping, less relative error
+    assert large > 0
+    assert (folder / "certificates.png").stat().st_size > 10_000
+
+
+def test_certify_without_certificates_says_how_to_get_them(tmp_path):
+    ng.train(ng.envs.Hypergrid(side=4), RULE, **OPTIONS, out=tmp_path / "run")
+    result = invoke("certify", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "certify_every=100" in result.output
+
+
+def test_certify_of_no_run_is_one_line(tmp_path):
+    result = invoke("certify", tmp_path / "nothing")
+    assert result.exit_code == 2
+    assert len(result.output.strip().splitlines()) == 1
+    assert "record" in result.output
