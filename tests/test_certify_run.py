@@ -175,7 +175,7 @@ def test_numbers_of_a_network_are_those_of_dense_matrices():
 def test_layer_coupling_is_that_of_the_block_diagonal():
     _, state = setting(Adam(), design=Network(width=6, depth=1))
     fisher = Fisher(SPACE, state.flow.forward, Exact()(SPACE, state.flow.forward))
-    matrix = np.asarray(jax.jit(lambda: fisher.as_matrix())())
+    matrix = np.asarray(fisher.as_matrix())
     leaves = jax.tree.leaves(eqx.filter(state.flow.forward, eqx.is_inexact_array))
     layer = np.repeat(np.arange(len(leaves)), [x.size for x in leaves])
     blocks = np.where(layer[:, None] == layer, matrix, 0.0)

@@ -68,8 +68,14 @@ def relative_error(exact: Blocks, other: Blocks, damping: Scalar) -> Float[Array
         top = largest_eigenvalue(exact.probs)
         change = jnp.abs(other.weights - exact.weights) * top
         return jnp.max(change / (exact.weights * top + damping))
-    per_state = jax.vmap(dense_relative_error, (0, 0, None))
-    return jnp.max(per_state(matrices(exact), matrices(other), damping))
+    # In small batches: one of thousands of factorisations can lock up XLA's few threads.
+    return jnp.max(
+        jax.lax.map(
+            lambda pair: dense_relative_error(*pair, damping),
+            (matrices(exact), matrices(other)),
+            batch_size=64,
+        )
+    )
 
 
 def matrices(blocks: Blocks) -> Float[Array, "states actions actions"]:

@@ -105,7 +105,8 @@ def check(statement: Statement, instances: int) -> dict[str, Any]:
     """One row of the table."""
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(0), instances)
-        evidence = jax.jit(jax.vmap(statement.check))(keys)
+        # One by one: a batch of a thousand factorisations has locked up XLA's few threads.
+        evidence = jax.jit(lambda keys: jax.lax.map(statement.check, keys))(keys)
         held = int(jax.vmap(lambda e: e.holds(statement.rounding))(evidence).sum())
         is_bound = isinstance(evidence, Bound)
         if is_bound:

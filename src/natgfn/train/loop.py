@@ -81,8 +81,22 @@ def train(
         ValueError: an argument or the environment is unusable; the message says why.
         NatgfnError: the folder is.
     """
-    given = dict(locals())
-    job = _prepare(**{name: value for name, value in given.items() if name not in _ABOUT_THE_RUN})
+    job = _prepare(
+        env=env,
+        rule=rule,
+        policy=policy,
+        objective=objective,
+        backward=backward,
+        proposal=proposal,
+        reference=reference,
+        weighting=weighting,
+        batch=batch,
+        updates=updates,
+        seeds=seeds,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        certify_every=certify_every,
+    )
     states, every, certify = job.states, job.configuration["evaluate_every"], certify_every
     keeper = _Keeper(Path(out), job.configuration) if out is not None else None
     history: list[dict[str, Any]] = []
@@ -112,9 +126,6 @@ def train(
     return job.run(states, history, None if out is None else Path(out))
 
 
-_ABOUT_THE_RUN = ("out", "resume", "progress")
-
-
 @dataclass(frozen=True)
 class _Job:
     """A run before its first update."""
@@ -133,21 +144,23 @@ class _Job:
 
 
 def _prepare(
-    env,
-    rule,
-    policy,
-    objective,
-    backward,
-    proposal,
-    reference,
-    weighting,
-    batch,
-    updates,
-    seeds,
-    seed,
-    evaluate_every,
-    certify_every,
+    *,
+    env: AbstractEnv,
+    rule: AbstractRule,
+    policy: AbstractDesign,
+    objective: TrajectoryBalance,
+    backward: Callable[[StateSpace], AbstractPolicy],
+    proposal: AbstractProposal,
+    reference: AbstractProposal | None,
+    weighting: Weighting,
+    batch: int,
+    updates: int,
+    seeds: int,
+    seed: int,
+    evaluate_every: int | None,
+    certify_every: int | None,
 ) -> _Job:
+    """Check the arguments of `train` and set everything up."""
     for name, value in {"batch": batch, "updates": updates, "seeds": seeds}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
@@ -199,7 +212,8 @@ def reopen(folder: str | Path, **arguments: Any) -> Run:
     """A run on disk as it stands, finished or not; `arguments` are those it was trained with."""
     given = inspect.signature(train).bind(**arguments)
     given.apply_defaults()
-    job = _prepare(**{k: v for k, v in given.arguments.items() if k not in _ABOUT_THE_RUN})
+    wanted = inspect.signature(_prepare).parameters
+    job = _prepare(**{name: given.arguments[name] for name in wanted})
     folder = Path(folder)
     states = checkpoint.load(folder / CHECKPOINT, job.states, job.configuration)
     _, lines = Record(folder / RECORD).read()
@@ -272,5 +286,7 @@ def _bar(progress: bool | str) -> Progress:
 
 def _note(line: dict[str, Any]) -> str:
     note = f"KL {np.mean(line['kl']):.2e}  TV {np.mean(line['tv']):.2e}"
+    if CERTIFICATE in line:
+        note += f"  rho {np.mean(line[CERTIFICATE]['rho']):.2g}"
     rejected = sum(line["rejected"])
     return note + (f"  [red]{rejected} steps rejected[/red]" if rejected else "")

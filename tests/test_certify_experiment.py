@@ -1,0 +1,53 @@
+"""The page of certificates, at smoke scale."""
+
+import json
+
+import pytest
+
+from natgfn.certify import STATEMENTS
+from natgfn.experiments import certificates, reproduce
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    out = tmp_path_factory.mktemp("results")
+    page = reproduce("certificates", scale="smoke", out=out)
+    return out, page.read_text(), json.loads((out / "certificates.smoke.json").read_text())
+
+
+def test_the_page_of_certificates_has_a_row_a_statement(smoke):
+    _, page, results = smoke
+    chosen = STATEMENTS[:: certificates.SCALES["smoke"].every]
+    assert [row["label"] for row in results["statements"]] == [s.label for s in chosen]
+    for row in results["statements"]:
+        assert row["held"] == row["instances"] == 20
+        assert f"| `{row['label']}` | {row['claim']} | 20/20 |" in page
+    assert f"{len(chosen)} of {len(chosen)} statements hold" in page
+    assert certificates.SCALES["paper"].every == 1
+
+
+def test_certified_directions_stay_below_their_limit(smoke):
+    _, _, results = smoke
+    kinds = {point["surrogate"] for point in results["surrogates"]}
+    assert kinds == {"sampled", "factorised"}
+    finite = 0
+    for point in results["surrogates"]:
+        for rho, error, limit in zip(point["rho"], point["fisher"], point["limit"], strict=True):
+            assert error <= limit * (1 + 1e-9)
+            finite += limit < float("inf")
+            if rho < 1:
+                assert limit == pytest.approx(rho / (1 - rho))
+    assert finite > 5
+
+
+def test_certified_networks_have_less_error_with_more_damping(smoke):
+    out, page, results = smoke
+    points = results["network"]["points"]
+    steps = {point["step"] for point in points}
+    assert len(steps) == 9
+    by = {(p["step"], p["damping"]): p["rho"][0] for p in points}
+    assert all(by[step, 0.1] < by[step, 0.001] for step in steps)
+    assert results["network"]["parameters"] == 16 * 32 + 32 + 32 * 32 + 32 + 32 * 3 + 3
+    for name in ("direction", "training"):
+        assert (out / f"certificates.smoke.{name}.png").stat().st_size > 10_000
+    assert "direction_error" in page
