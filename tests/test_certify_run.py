@@ -10,7 +10,14 @@ from oracles import float64
 from typer.testing import CliRunner
 
 import natgfn as ng
-from natgfn.certify import Effort, certificate, surrogate
+from natgfn.certify import (
+    Effort,
+    certificate,
+    fisher_root,
+    nystrom,
+    relative_error_estimate,
+    surrogate,
+)
 from natgfn.certify.certificate import (
     certify_states,
     exact_gradient,
@@ -18,7 +25,7 @@ from natgfn.certify.certificate import (
     trajectory_metric,
 )
 from natgfn.cli import app
-from natgfn.fisher import Fisher
+from natgfn.fisher import Fisher, Occupancy
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
 from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
 from natgfn.policies import Flow, Network, Tabular, Uniform
@@ -303,3 +310,31 @@ def test_certify_of_no_run_is_one_line(tmp_path):
     assert result.exit_code == 2
     assert len(result.output.strip().splitlines()) == 1
     assert "record" in result.output
+
+
+@float64
+def test_certify_against_a_reference_from_many_trajectories():
+    """Where states cannot be enumerated, the reference is a Fisher of many more trajectories."""
+    algorithm, state = setting(Adam(), design=Network(width=6, depth=1))
+    policy = state.flow.forward
+
+    def visited(count, seed):
+        paths = ng.sampling.rollout(
+            SPACE, policy, ng.sampling.OnPolicy(), count, key=jax.random.key(seed)
+        )
+        weights = jnp.where(paths.live, 1 / count, 0.0).ravel()
+        return fisher_root(Fisher(SPACE, policy, Occupancy(paths.before.ravel(), weights)))
+
+    @jax.jit
+    def errors():
+        exact = fisher_root(Fisher(SPACE, policy, Exact()(SPACE, policy)))
+        surrogate = visited(algorithm.batch, 0)
+        return [
+            relative_error_estimate(
+                reference, surrogate, 0.1, nystrom(reference, 64, KEY).inverse(0.1), key=KEY
+            ).value
+            for reference in (exact, visited(20_000, 1))
+        ]
+
+    exact, sampled = errors()
+    assert float(sampled) == pytest.approx(float(exact), rel=0.05)

@@ -71,7 +71,7 @@ def relative_error(exact: Blocks, other: Blocks, damping: Scalar) -> Float[Array
     # In small batches: one of thousands of factorisations can lock up XLA's few threads.
     return jnp.max(
         jax.lax.map(
-            lambda pair: dense_relative_error(*pair, damping),
+            lambda pair: dense_relative_error(pair[0], pair[1], damping),
             (matrices(exact), matrices(other)),
             batch_size=64,
         )
