@@ -40,6 +40,12 @@ def name(statement: Statement) -> str:
     return f"{statement.label} {statement.claim}".replace(" ", "_")
 
 
+# These say that something is not zero, which nothing comes close to; all other inequalities
+# have an instance near equality.
+NOT_ZERO = {
+    "and only there: on the grid the difference is not zero",
+    "two levels on a shared trunk: coupling",
+}
 BOUNDS = [s for s in STATEMENTS if s.tight is not None]
 
 
@@ -55,6 +61,7 @@ def compiled(check: Callable) -> Callable:
 def test_statement_holds(statement, seed):
     evidence = compiled(statement.check)(jax.random.key(seed))
     assert evidence.holds(statement.rounding), evidence
+    assert isinstance(evidence, Identity) or statement.tight or statement.claim in NOT_ZERO
 
 
 @functools.cache
@@ -77,21 +84,6 @@ def test_bound_is_nearly_attained(statement):
 def test_bound_tightened_by_two_percent_is_false(statement):
     bound = nearly_equal(statement)
     assert not Bound(bound.value, 0.98 * bound.limit).holds()
-
-
-def test_every_inequality_has_an_instance_near_equality():
-    with jax.enable_x64(True):
-        kinds = [jax.eval_shape(s.check, jax.random.key(0)) for s in STATEMENTS]
-    loose = [
-        s.claim
-        for s, kind in zip(STATEMENTS, kinds, strict=True)
-        if isinstance(kind, Bound) and s.tight is None
-    ]
-    # These two say that something is not zero, which nothing can be close to.
-    assert loose == [
-        "and only there: on the grid the difference is not zero",
-        "two levels on a shared trunk: coupling",
-    ]
 
 
 @float64
