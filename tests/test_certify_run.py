@@ -32,6 +32,7 @@ from natgfn.policies import Flow, Network, Tabular, Uniform
 from natgfn.sampling import UniformMixture
 from natgfn.statespace import enumerate_states
 from natgfn.train import Algorithm, loop
+from natgfn.train.run import CERTIFICATE
 
 SPACE = enumerate_states(ng.envs.Hypergrid(side=4))
 TREE = enumerate_states(ng.envs.Triangles(nodes=3))
@@ -254,6 +255,13 @@ def test_a_certified_run_resumes_with_the_same_certificates(tmp_path, monkeypatc
     for name, values in whole.certificates.items():
         np.testing.assert_array_equal(values, resumed.certificates[name])
     np.testing.assert_array_equal(flat(whole), flat(resumed))
+
+
+@pytest.mark.parametrize(("error", "shown"), [(0.1, "rho 1.5"), (float("inf"), "rho >= 1.5")])
+def test_the_progress_bar_says_whether_rho_is_only_a_lower_bound(error, shown):
+    line = {"kl": [0.1], "tv": [0.1], "rejected": [0]}
+    line[CERTIFICATE] = {"rho": [1.0, 2.0], "rho_error": [0.0, error]}
+    assert loop._note(line).endswith(shown)
 
 
 def test_certify_every_must_be_positive():

@@ -287,6 +287,9 @@ def _bar(progress: bool | str) -> Progress:
 def _note(line: dict[str, Any]) -> str:
     note = f"KL {np.mean(line['kl']):.2e}  TV {np.mean(line['tv']):.2e}"
     if CERTIFICATE in line:
-        note += f"  rho {np.mean(line[CERTIFICATE]['rho']):.2g}"
+        found = line[CERTIFICATE]
+        # Of a network it is often only a lower bound.
+        sign = "" if np.isfinite(found["rho_error"]).all() else ">= "
+        note += f"  rho {sign}{np.mean(found['rho']):.2g}"
     rejected = sum(line["rejected"])
     return note + (f"  [red]{rejected} steps rejected[/red]" if rejected else "")
