@@ -34,7 +34,9 @@ def both_routes(space, flow, batch):
     h = batch.gradient().forward
     visited = Exact()(space, flow.forward, batch)
     everywhere = Exact()(space, flow.forward)
-    steps = [Block().solve(Fisher(space, flow.forward, o), h, 0.01) for o in (visited, everywhere)]
+    steps = [
+        Block().solve(Fisher(space, flow.forward, o), h, 0.01)[0] for o in (visited, everywhere)
+    ]
     return visited, everywhere, steps
 
 

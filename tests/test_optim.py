@@ -119,7 +119,7 @@ def other_updates(space, flow, batch):
                 )
             ).forward,
             1e-2,
-        ),
+        )[0],
     }
 
 
@@ -197,7 +197,7 @@ def test_the_exact_natural_gradient_is_twice_the_advantage(world):
     def natural(space, policy, log_pf, log_pb, log_z):
         h = exact_residuals(space, log_pf, log_pb, log_z).score_gradient
         fisher = Fisher(space, policy, Exact()(space, policy))
-        return BlockPseudoinverse().solve(fisher, Tabular(h), 0.0).logits
+        return BlockPseudoinverse().solve(fisher, Tabular(h), 0.0)[0].logits
 
     found = np.asarray(
         natural(

@@ -144,7 +144,7 @@ def test_damping_vanishing_leads_to_the_pseudo_inverse_in_the_range():
 
 def solve_by_all(space, policy, h):
     fisher = Fisher(space, policy, Exact()(space, policy))
-    return Block().solve(fisher, h, 1e-3), Dense().solve(fisher, h, 1e-3)
+    return Block().solve(fisher, h, 1e-3)[0], Dense().solve(fisher, h, 1e-3)[0]
 
 
 @float64
@@ -168,7 +168,7 @@ def test_the_block_pseudo_inverse_solves_whole_tables():
 
     @eqx.filter_jit
     def solve(space, policy, h):
-        return BlockPseudoinverse().solve(Fisher(space, policy, Exact()(space, policy)), h, 0.0)
+        return BlockPseudoinverse().solve(Fisher(space, policy, Exact()(space, policy)), h, 0.0)[0]
 
     policy = Tabular(jnp.asarray(tables.forward))
     found = solve(world.space, policy, Tabular(jnp.asarray(h.reshape(tables.forward.shape))))
@@ -188,7 +188,7 @@ def solve_sampled(space, flow, batch):
         Fisher(space, flow.forward, route(space, flow.forward, batch))
         for route in (Sampled(), SampledScores())
     ]
-    return [Block().solve(f, h, 1e-2).logits for f in fishers], [f.as_matrix() for f in fishers]
+    return [Block().solve(f, h, 1e-2)[0].logits for f in fishers], [f.as_matrix() for f in fishers]
 
 
 @pytest.mark.parametrize("picked", [[0], [0, 0, 6]], ids=["fewer visits than states", "more"])

@@ -21,9 +21,9 @@ def natural_gradient(
     r"""$h \mapsto (\widehat F + \lambda I)^{-1} h$; `update` takes the operator as `fisher`."""
 
     def update(updates, state, params=None, *, fisher, **extra: Any):
-        return solver.solve(fisher, updates, damping), state
+        return solver.solve(fisher, updates, damping, state)
 
-    return _transformation(lambda _: optax.EmptyState(), update)
+    return _transformation(solver.init, update)
 
 
 def fitted_natural_gradient(
@@ -44,14 +44,15 @@ def fitted_natural_gradient(
     """
 
     def init(params):
-        return backward.init(params.backward)
+        return solver.init(params.forward), backward.init(params.backward)
 
     def update(updates, state, params, *, fisher, batch, **extra: Any):
         weights = batch.least_squares_weights()
         share = weights / jnp.sum(weights)
         mean = share @ batch.residuals
         centred = batch.residuals - mean
-        direction = solver.solve(fisher, batch.pull(2 * share * centred).forward, damping)
+        gradient = batch.pull(2 * share * centred).forward
+        direction, solved = solver.solve(fisher, gradient, damping, state[0])
         still = jax.tree.map(jnp.zeros_like, params)
         slope = batch.push(eqx.tree_at(lambda flow: flow.forward, still, direction))
         mean_slope = share @ slope
@@ -60,9 +61,9 @@ def fitted_natural_gradient(
         rate = jnp.where(
             spread > 0, share @ (slope * centred) / jnp.where(spread > 0, spread, 1), 0
         )
-        back, state = backward.update(updates.backward, state, params.backward)
+        back, stepped = backward.update(updates.backward, state[1], params.backward)
         forward = jax.tree.map(lambda v: -rate * v, direction)
-        return type(updates)(forward, back, rate * mean_slope - mean), state
+        return type(updates)(forward, back, rate * mean_slope - mean), (solved, stepped)
 
     return _transformation(init, update)
 

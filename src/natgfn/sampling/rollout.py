@@ -54,25 +54,80 @@ def rollout(
     key: PRNGKeyArray,
 ) -> Trajectories:
     """Draw `num` trajectories from the source to a terminal state."""
-    uniforms = jax.random.uniform(key, (env.max_steps, num))
 
     def act(states, uniform):
         mask = jax.vmap(env.forward_mask)(states)
         log_pf = masked_log_softmax(jax.vmap(policy)(states), mask)
-        live = ~jax.vmap(env.is_terminal)(states)
-        actions = jnp.where(live, invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform), 0)
-        moved = jax.vmap(env.step)(states, actions)
-        after = jax.tree.map(
-            lambda new, old: jnp.where(jnp.reshape(live, (-1,) + (1,) * (new.ndim - 1)), new, old),
-            moved,
-            states,
-        )
-        return after, (states, actions, live)
+        actions = invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform)
+        return actions, jax.vmap(env.step)(states, actions)
 
     start = jax.tree.map(lambda x: jnp.repeat(x[None], num, axis=0), env.init())
-    last, (states, actions, live) = jax.lax.scan(act, start, uniforms)
-    states = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), states, last)
-    return Trajectories(states, actions, live)
+    return _walk(act, start, jax.vmap(env.is_terminal), env.max_steps, key)
+
+
+def rollback(
+    env: AbstractEnv, policy: AbstractPolicy, ends: State, *, key: PRNGKeyArray
+) -> Trajectories:
+    """Draw a trajectory to each of the terminal states `ends` from the backward policy."""
+
+    def act(states, uniform):
+        mask = jax.vmap(env.backward_mask)(states)
+        log_pb = masked_log_softmax(jax.vmap(policy)(states), mask)
+        actions = invert_cdf(jnp.exp(log_pb), uniform)
+        return actions, jax.vmap(env.undo)(states, actions)
+
+    def at_source(states):
+        return ~jnp.any(jax.vmap(env.backward_mask)(states), axis=1)
+
+    back = _walk(act, ends, at_source, env.max_steps, key)
+    lengths, times = back.lengths, jnp.arange(env.max_steps + 1)[:, None]
+
+    def turn(x, index):
+        index = jnp.reshape(index, index.shape + (1,) * (x.ndim - 2))
+        return jnp.take_along_axis(x, index, axis=0)
+
+    states = jax.tree.map(lambda x: turn(x, jnp.maximum(lengths - times, 0)), back.states)
+    actions = turn(back.actions, jnp.maximum(lengths - 1 - times[:-1], 0))
+    live = times[:-1] < lengths
+    return Trajectories(states, jnp.where(live, actions, 0), live)
+
+
+def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Trajectories:
+    """Let every state act until all have finished, and no longer."""
+    num = jax.tree.leaves(start)[0].shape[0]
+    uniforms = jax.random.uniform(key, (times, num))
+
+    class Walk(NamedTuple):
+        time: Int[Array, ""]
+        now: State
+        live: Bool[Array, " n"]
+        states: State
+        actions: Int[Array, "times n"]
+        lengths: Int[Array, " n"]
+
+    def advance(walk: Walk) -> Walk:
+        actions, moved = act(walk.now, uniforms[walk.time])
+        now = jax.tree.map(lambda new, old: _where(walk.live, new, old), moved, walk.now)
+        return Walk(
+            walk.time + 1,
+            now,
+            walk.live & ~finished(now),
+            jax.tree.map(lambda x, y: x.at[walk.time + 1].set(y), walk.states, now),
+            walk.actions.at[walk.time].set(jnp.where(walk.live, actions, 0)),
+            walk.lengths + walk.live,
+        )
+
+    states = jax.tree.map(lambda x: jnp.zeros((times + 1, *x.shape), x.dtype).at[0].set(x), start)
+    blank = jnp.zeros((times, num), jnp.int32)
+    first = Walk(jnp.array(0), start, ~finished(start), states, blank, blank[0])
+    done = jax.lax.while_loop(lambda w: jnp.any(w.live) & (w.time < times), advance, first)
+    written = jnp.arange(times + 1) <= done.time
+    states = jax.tree.map(lambda x, last: _where(written, x, last), done.states, done.now)
+    return Trajectories(states, done.actions, jnp.arange(times)[:, None] < done.lengths)
+
+
+def _where(condition: Bool[Array, " n"], x: Array, y: Array) -> Array:
+    return jnp.where(jnp.reshape(condition, (-1,) + (1,) * (x.ndim - 1)), x, y)
 
 
 def invert_cdf(

@@ -11,14 +11,20 @@ from ..fisher import Fisher, Scalar
 class AbstractSolver(eqx.Module):
     r"""Solves $(F + \lambda I)\, v = h$.
 
-    It never raises on numbers: what comes out is checked once, by the training step.
+    It never raises on numbers: what comes out is checked once, by the training step. What it
+    remembers from one update to the next, and what it has to report, is its state; most
+    solvers have none.
     """
+
+    def init(self, params: PyTree[Float[Array, "..."]]) -> PyTree:
+        """The state before the first solve."""
+        return None
 
     @abstractmethod
     def solve(
-        self, fisher: Fisher, h: PyTree[Float[Array, "..."]], damping: Scalar
-    ) -> PyTree[Float[Array, "..."]]:
-        """The direction $v$, shaped like the parameters of the policy."""
+        self, fisher: Fisher, h: PyTree[Float[Array, "..."]], damping: Scalar, state: PyTree = None
+    ) -> tuple[PyTree[Float[Array, "..."]], PyTree]:
+        """The direction $v$, shaped like the parameters of the policy, and the next state."""
 
     @abstractmethod
     def check_damping(self, damping: float) -> None:

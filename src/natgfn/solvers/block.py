@@ -17,13 +17,13 @@ from .base import AbstractSolver, require_positive
 class Block(AbstractSolver):
     """Damped state blocks, by Sherman-Morrison."""
 
-    def solve(self, fisher, h, damping):
+    def solve(self, fisher, h, damping, state=None):
         blocks = fisher.blocks()
         solve = solve_covariance if blocks.mass is None else solve_scores
         solved = solve(blocks, h.logits.at[blocks.states].get(mode="clip"), damping)
         # A state that is never visited has F = 0.
         everywhere = (h.logits / damping).at[blocks.states].set(solved, mode="drop")
-        return eqx.tree_at(lambda p: p.logits, h, everywhere)
+        return eqx.tree_at(lambda p: p.logits, h, everywhere), state
 
     def check_damping(self, damping):
         require_positive(damping)
@@ -32,13 +32,13 @@ class Block(AbstractSolver):
 class BlockPseudoinverse(AbstractSolver):
     """Undamped state blocks, by the Moore-Penrose pseudo-inverse; damping must be zero."""
 
-    def solve(self, fisher, h, damping):
+    def solve(self, fisher, h, damping, state=None):
         blocks = fisher.blocks()
         if blocks.mass is not None:
             raise ValueError("BlockPseudoinverse needs blocks exact in the action; use Sampled")
         solved = pseudo_solve(blocks, h.logits.at[blocks.states].get(mode="clip"))
         everywhere = jnp.zeros_like(h.logits).at[blocks.states].set(solved, mode="drop")
-        return eqx.tree_at(lambda p: p.logits, h, everywhere)
+        return eqx.tree_at(lambda p: p.logits, h, everywhere), state
 
     def check_damping(self, damping):
         if damping != 0:

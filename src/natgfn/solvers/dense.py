@@ -10,10 +10,10 @@ from .base import AbstractSolver, require_positive
 class Dense(AbstractSolver):
     """Cholesky factorisation of the whole damped Fisher, of any policy."""
 
-    def solve(self, fisher, h, damping):
+    def solve(self, fisher, h, damping, state=None):
         flat, unravel = ravel_pytree(h)
         matrix = fisher.as_matrix() + damping * jnp.eye(flat.size, dtype=flat.dtype)
-        return unravel(jsl.cho_solve(jsl.cho_factor(matrix), flat))
+        return unravel(jsl.cho_solve(jsl.cho_factor(matrix), flat)), state
 
     def check_damping(self, damping):
         require_positive(damping)

@@ -68,7 +68,7 @@ def train(
         weighting: clipping and self-normalisation of the weights between those laws.
         batch: trajectories an update.
         updates: how many updates.
-        seeds: how many runs, side by side.
+        seeds: how many runs, one after the other.
         seed: the seed of the first; the others follow.
         evaluate_every: updates between evaluations, fifty of them in all by default.
         certify_every: updates between certificates (`natgfn.certify.certificate`), if any; each
