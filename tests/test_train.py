@@ -54,7 +54,7 @@ def test_seeds_do_not_depend_on_how_many_run_side_by_side(run):
 
 def test_a_run_is_evaluated_at_the_start_on_schedule_and_at_the_end(run):
     np.testing.assert_array_equal(run.steps, np.arange(0, 201, 20))
-    assert set(run.metrics) == {*METRICS, "train_loss", "rejected"}
+    assert set(run.metrics) == {*METRICS, "train_loss", "rejected", "discovered"}
     assert all(values.shape == (11, 3) for values in run.metrics.values())
     # Before the first update the training loss is the expected one.
     np.testing.assert_array_equal(run.metrics["train_loss"][0], run.metrics["loss"][0])

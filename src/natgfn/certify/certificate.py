@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..fisher import Fisher, Scalar
+from ..fisher import Fisher, Occupancy, Scalar
 from ..objectives import Batch, Squared
 from ..occupancy import Exact
 from ..occupancy.base import require_space
@@ -29,8 +29,18 @@ from ..solvers import score_gram
 from ..statespace import StateSpace, exact_residuals
 from ..train.algorithm import Algorithm, TrainState
 from . import tabular
+from .ceiling import ceiling, shared_rows
 from .conditioning import directional_floor, promised_curvature
-from .pencil import Estimate, Inverse, Root, fisher_root, nystrom, relative_error_estimate
+from .pencil import (
+    Estimate,
+    Inverse,
+    Metric,
+    Root,
+    extreme_pairs,
+    fisher_root,
+    nystrom,
+    relative_error_estimate,
+)
 from .surrogate import direction_limit
 
 Vector = Float[Array, " p"]
@@ -41,7 +51,10 @@ class Effort(NamedTuple):
     """How much a certificate may cost, where there is no closed form."""
 
     rank: int = 128
-    """Of the preconditioner, and the most that the effective rank can be found to be."""
+    """Of the preconditioner, and the most that the effective rank can be found to be; if zero,
+    that of the states looked at."""
+    states: int = 128
+    """Looked at one by one, for a limit on the relative error."""
     iterations: int = 64
     """Of eigenvalue iterations and of linear solves, at most."""
     complete: bool = True
@@ -58,7 +71,8 @@ class Effort(NamedTuple):
         space = require_space(algorithm.env, "a certificate")
         update = space.max_steps * (5 + 0.4 * algorithm.batch)
         products = int(8 * update / (0.2 * space.num_inner))
-        return cls(min(max(products // 4, 1), 16), min(max(products // 12, 1), 4), products >= 300)
+        states = min(int(1.5 * update**0.5), 48)
+        return cls(0, states, min(max(products // 12, 1), 8), products >= 300)
 
 
 def certify_states(
@@ -147,7 +161,9 @@ def _certificate(
     if h is None:
         h = ravel_pytree(algorithm.draw(flow, other_key).gradient().forward)[0]
     look = _look_at_table if is_table else _look_at_network
-    numbers, reference, surrogate = look(algorithm, fisher, batch, h, start_key, effort, damping)
+    numbers, reference, surrogate = look(
+        Subject(algorithm, fisher, batch, h, start_key, effort, damping)
+    )
 
     numbers["direction_limit"] = direction_limit(numbers["rho"] + numbers["rho_error"], 1.0)
     momentum = _momentum(state)
@@ -165,89 +181,100 @@ def _certificate(
     return numbers
 
 
+class Subject(NamedTuple):
+    """What is certified, and how."""
+
+    algorithm: Algorithm
+    fisher: Fisher
+    batch: Batch
+    gradient: Vector
+    key: PRNGKeyArray
+    effort: Effort
+    damping: Scalar
+
+    def visited(self) -> Occupancy:
+        """Where the surrogate goes."""
+        occupancy, _ = self.algorithm.rule.metric()
+        assert occupancy is not None, "the sample-space rule is for tables so far"
+        # On a tree the exact occupancy would be given only where the batch needs it.
+        if isinstance(occupancy, Exact):
+            return self.fisher.occupancy
+        return occupancy(self.algorithm.env, self.fisher.policy, self.batch)
+
+
 class Look(NamedTuple):
     """What differs between tables and networks."""
 
     numbers: Numbers
-    reference: tabular.Metric | None
+    reference: Metric | None
     """The exact Fisher, if it may be solved with."""
-    surrogate: tabular.Metric
+    surrogate: Metric
 
 
-def _look_at_table(
-    algorithm: Algorithm,
-    fisher: Fisher,
-    batch: Batch,
-    h: Vector,
-    key: PRNGKeyArray,
-    effort: Effort,
-    damping: Scalar,
-) -> Look:
+def _look_at_table(subject: Subject) -> Look:
     """Closed forms, but for the metric of whole trajectories, which has no blocks."""
-    space, policy = require_space(algorithm.env, "a certificate"), fisher.policy
-    occupancy, _ = algorithm.rule.metric()
+    fisher, damping = subject.fisher, subject.damping
+    space = require_space(subject.algorithm.env, "a certificate")
     blocks = tabular.blocks_of(fisher)
     exact = tabular.metric(blocks, damping)
     numbers = {
         "effective_rank": tabular.effective_rank(blocks, damping),
         "curvature_floor": promised_curvature(blocks.weights, blocks.probs),
     }
-    if occupancy is None:
-        surrogate = trajectory_metric(space, batch, damping)
-        inverse = Inverse(exact.solve, exact.solve)
+    if subject.algorithm.rule.metric()[0] is None:
+        surrogate = trajectory_metric(space, subject.batch, damping)
         found = relative_error_estimate(
-            exact.root, surrogate.root, damping, inverse, key=key, iterations=effort.iterations
+            exact.root,
+            surrogate.root,
+            damping,
+            Inverse(exact.solve, exact.solve),
+            key=subject.key,
+            iterations=subject.effort.iterations,
         )
         numbers |= {"rho": found.value, "rho_error": found.error}
         return Look(numbers, exact, surrogate)
-    # On a tree the exact occupancy would be given only where the batch needs it.
-    is_exact = isinstance(occupancy, Exact)
-    visited = fisher.occupancy if is_exact else occupancy(space, policy, batch)
-    other = tabular.blocks_of(Fisher(space, policy, visited))
+    other = tabular.blocks_of(Fisher(space, fisher.policy, subject.visited()))
     rho = tabular.relative_error(blocks, other, damping)
     gamma = tabular.relative_error(other, blocks, damping)
     numbers |= {"rho": rho, "rho_error": jnp.zeros_like(rho), "gamma": gamma}
     return Look(numbers, exact, tabular.metric(other, damping))
 
 
-def _look_at_network(
-    algorithm: Algorithm,
-    fisher: Fisher,
-    batch: Batch,
-    h: Vector,
-    key: PRNGKeyArray,
-    effort: Effort,
-    damping: Scalar,
-) -> Look:
-    """Without a matrix."""
-    occupancy, _ = algorithm.rule.metric()
-    assert occupancy is not None, "the sample-space rule is for tables so far"
-    sketch_key, start_key, gamma_key = jax.random.split(key, 3)
-    exact = fisher_root(fisher)
-    visited = occupancy(algorithm.env, fisher.policy, batch)
-    root = fisher_root(Fisher(algorithm.env, fisher.policy, visited))
-    # It has fewer states: more iterations cost no more.
-    surrogate = tabular.Metric(root, _iterated(root, damping, 2 * effort.iterations))
-    sketch = nystrom(exact, effort.rank, sketch_key)
-    inverse = sketch.inverse(damping)
-    found = relative_error_estimate(
-        exact, root, damping, inverse, key=start_key, iterations=effort.iterations
+def _look_at_network(subject: Subject) -> Look:
+    """Without a matrix, but for the rows of a few states."""
+    _, fisher, _, h, key, effort, damping = subject
+    visited = subject.visited()
+    sketch_key, gamma_key = jax.random.split(key)
+    pencil = shared_rows(fisher, visited)
+    limit = ceiling(fisher, pencil, damping, effort.states)
+    inverse, rank = limit.inverse, limit.effective_rank
+    if effort.rank:
+        sketch = nystrom(pencil.fisher, effort.rank, sketch_key)
+        inverse = sketch.inverse(damping)
+        rank = jnp.maximum(rank, jnp.sum(sketch.values / (sketch.values + damping)))
+    found = extreme_pairs(
+        pencil, damping, inverse, limit.start, effort.iterations, both=effort.rank > 0
     )
     size = jnp.maximum(jnp.linalg.norm(h), jnp.finfo(h.dtype).tiny)
     _, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
     numbers = {
         "rho": found.value,
-        "rho_error": found.error,
-        "effective_rank": jnp.sum(sketch.values / (sketch.values + damping)),
+        # Rounding may lift the quotient above the limit.
+        "rho_error": jnp.maximum(jnp.minimum(found.error, limit.value - found.value), 0.0),
+        "effective_rank": rank,
         "curvature_floor": jnp.asarray(directional_floor(fisher, unravel(h / size)).value),
     }
+    root = pencil.surrogate
+    if len(visited.weights) < len(fisher.occupancy.weights):
+        root = fisher_root(Fisher(fisher.env, fisher.policy, visited))
+    surrogate = Metric(root, _iterated(root, damping, effort.iterations * (2 if effort.rank else 1)))
     if not effort.complete:
         return Look(numbers, None, surrogate)
     # A product of all layer blocks costs as much as one of the Fisher for each layer.
     less = effort._replace(rank=max(effort.rank // 4, 2), iterations=max(effort.iterations // 2, 1))
     numbers["gamma"] = layer_coupling(fisher, damping, key=gamma_key, effort=less).value
-    reference = tabular.Metric(exact, _iterated(exact, damping, effort.iterations, inverse.near))
-    return Look(numbers, reference, surrogate)
+    near = _iterated(pencil.fisher, damping, effort.iterations, inverse.near)
+    return Look(numbers, Metric(pencil.fisher, near), surrogate)
 
 
 def exact_gradient(algorithm: Algorithm, flow: Flow, fisher: Fisher) -> Vector | None:
@@ -289,7 +316,7 @@ def layer_coupling(
     )
 
 
-def trajectory_metric(space: StateSpace, batch: Batch, damping: Scalar) -> tabular.Metric:
+def trajectory_metric(space: StateSpace, batch: Batch, damping: Scalar) -> Metric:
     r"""$\frac1N \sum_i \omega_i z_i z_i^\top$, the metric of `optim.SampleSpace`, for tables."""
     scale = jnp.sqrt(batch.omega / batch.size)
     still = jax.tree.map(jnp.zeros_like, batch.pull(batch.residuals))
@@ -303,7 +330,7 @@ def trajectory_metric(space: StateSpace, batch: Batch, damping: Scalar) -> tabul
 
     gram = scale[:, None] * score_gram(space, batch) * scale
     factor = jsl.cho_factor(gram + damping * jnp.eye(batch.size), lower=True)
-    return tabular.Metric(
+    return Metric(
         Root(forward, transpose, flat.size),
         lambda x: (x - transpose(jsl.cho_solve(factor, forward(x)))) / damping,
     )

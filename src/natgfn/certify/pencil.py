@@ -53,6 +53,49 @@ def fisher_root(fisher: Fisher) -> Root:
     )
 
 
+class Metric(NamedTuple):
+    r"""A Fisher as an operator on flat parameters, and the inverse of it damped."""
+
+    root: Root
+    solve: Callable[[Float[Array, " p"]], Float[Array, " p"]]
+
+
+class Pencil(NamedTuple):
+    r"""$F = R^\top \mathrm{Diag}(e) R$ and $\widetilde F = R^\top \mathrm{Diag}(o) R$: two weights
+    for the same rows, so that one pass serves both."""
+
+    rows: Root
+    """$R$."""
+    exact: Float[Array, " n"]
+    other: Float[Array, " n"]
+
+    @property
+    def fisher(self) -> Root:
+        return _weighted(self.rows, self.exact)
+
+    @property
+    def surrogate(self) -> Root:
+        return _weighted(self.rows, self.other)
+
+    @classmethod
+    def of(cls, fisher: Root, surrogate: Root) -> "Pencil":
+        """Of any two operators: the rows of the one, and of the other."""
+        x = jnp.zeros(fisher.size)
+        n, more = (jax.eval_shape(root.forward, x) for root in (fisher, surrogate))
+        rows = Root(
+            lambda x: jnp.concatenate([fisher.forward(x), surrogate.forward(x)]),
+            lambda y: fisher.transpose(y[: n.size]) + surrogate.transpose(y[n.size :]),
+            fisher.size,
+        )
+        first = jnp.arange(n.size + more.size) < n.size
+        return cls(rows, first.astype(n.dtype), (~first).astype(n.dtype))
+
+
+def _weighted(rows: Root, weights: Float[Array, " n"]) -> Root:
+    scale = jnp.sqrt(weights)
+    return Root(lambda x: scale * rows.forward(x), lambda y: rows.transpose(scale * y), rows.size)
+
+
 class Estimate(NamedTuple):
     """An extreme eigenvalue in absolute value, and how sure it is."""
 
@@ -143,44 +186,58 @@ def relative_error_estimate(
         iterations: the most; each takes two products of each operator.
         tolerance: stop when the error is below this share of the value.
     """
-    room = 2 * iterations + 2
-    rows = [jax.eval_shape(r.forward, jnp.zeros(r.size)) for r in (fisher, surrogate)]
-    dtype = rows[0].dtype
+    rows = jax.eval_shape(surrogate.forward, jnp.zeros(surrogate.size))
+    # Where the surrogate is too large it has samples; where it is too small, anything may be.
+    high_key, low_key = jax.random.split(key)
+    high = surrogate.transpose(jax.random.normal(high_key, (rows.size,), rows.dtype))
+    low = jax.random.normal(low_key, (fisher.size,), rows.dtype)
+    start = jax.vmap(inverse.near)(jnp.stack([high, low]))
+    pencil = Pencil.of(fisher, surrogate)
+    return extreme_pairs(pencil, damping, inverse, start, iterations, tolerance=tolerance)
+
+
+def extreme_pairs(
+    pencil: Pencil,
+    damping: Scalar,
+    inverse: Inverse,
+    start: Float[Array, "2 p"],
+    iterations: int,
+    *,
+    both: bool = True,
+    tolerance: float = 3e-3,
+) -> Estimate:
+    """The largest and the smallest eigenvalue, by generalised Davidson iteration from `start`.
+
+    Without `both` only the largest is improved, at half the cost: the other is at least -1.
+    """
+    push, pull, size = pencil.rows
+    root, change = jnp.sqrt(pencil.exact), pencil.other - pencil.exact
+    width, dtype = 2 if both else 1, root.dtype
 
     def extend(space, new, place):
-        """Put two vectors, made orthogonal to the others and of unit norm, into the space."""
-        basis, exact, other = space
-        for _ in range(2):
-            new = new - (new @ basis.T) @ basis
-        # The second must be orthogonal to the first, too.
-        size = jnp.linalg.norm(new[0])
-        first = new[0] / jnp.where(size > 0, size, 1)
-        second = new[1] - (new[1] @ first) * first
-        size = jnp.linalg.norm(second)
-        # What is lost in rounding is no new direction.
-        kept = size > 1e-6 * jnp.linalg.norm(new[1])
-        second = jnp.where(kept, second / jnp.where(size > 0, size, 1), 0.0)
-        new = jnp.stack([first, second])
-
-        def put(old, rows):
-            return jax.lax.dynamic_update_slice_in_dim(old, rows, place, 0)
-
-        return (
-            put(basis, new),
-            put(exact, jax.lax.map(fisher.forward, new)),
-            put(other, jax.lax.map(surrogate.forward, new)),
-        )
+        """Put vectors, made orthogonal to the others and of unit norm, into the space."""
+        basis, rows = space
+        for i, x in enumerate(new):
+            whole = jnp.linalg.norm(x)
+            for _ in range(2):
+                x = x - (basis @ x) @ basis
+            left = jnp.linalg.norm(x)
+            # What is lost in rounding is no new direction.
+            x = jnp.where(left > 1e-6 * whole, x / jnp.where(left > 0, left, 1), 0.0)
+            basis, rows = basis.at[place + i].set(x), rows.at[place + i].set(push(x))
+        return basis, rows
 
     def ritz(space):
         """The highest and the lowest Ritz value, and the coefficients of their vectors."""
-        basis, exact, other = space
+        basis, rows = space
+        exact = rows * root
         metric = exact @ exact.T + damping * basis @ basis.T
         # Rows not filled yet are zero; a unit diagonal keeps them out of the way.
         empty = jnp.diag(metric) <= 0
         metric = metric + jnp.diag(jnp.where(empty, 1.0, 0.0))
         scale = 1 / jnp.sqrt(jnp.diag(metric))
         factor = jnp.linalg.cholesky(scale[:, None] * metric * scale)
-        form = (other @ other.T - exact @ exact.T) * scale[:, None] * scale
+        form = (rows * change) @ rows.T * scale[:, None] * scale
         half = jsl.solve_triangular(factor, form, lower=True)
         half = jsl.solve_triangular(factor, half.T, lower=True)
         values, vectors = jnp.linalg.eigh((half + half.T) / 2)
@@ -190,14 +247,12 @@ def relative_error_estimate(
 
     def look(space):
         values, weights = ritz(space)
-        basis, exact, other = space
-        x = weights @ basis
-        residual = jax.lax.map(surrogate.transpose, weights @ other)
-        residual = residual - (1 + values[:, None]) * jax.lax.map(fisher.transpose, weights @ exact)
-        residual = residual - damping * values[:, None] * x
+        theta, (x, rows) = values[:width, None], (weights[:width] @ part for part in space)
+        residual = jax.lax.map(pull, (change - theta * pencil.exact) * rows) - damping * theta * x
         away = jnp.sum(residual * jax.vmap(inverse.above)(residual), axis=1)
         # Not the sharper bound by the gap to the next value: a larger one may not be seen yet.
-        return values, jnp.sqrt(jnp.maximum(away, 0.0)), jax.vmap(inverse.near)(residual)
+        errors = jnp.append(jnp.sqrt(jnp.maximum(away, 0.0)), 1 + values[width:])
+        return values, errors, jax.vmap(inverse.near)(residual)
 
     def unfinished(carry):
         _, values, errors, _, done = carry
@@ -209,16 +264,11 @@ def relative_error_estimate(
 
     def iterate(carry):
         space, _, _, new, done = carry
-        space = extend(space, new, 2 + 2 * done)
+        space = extend(space, new, 2 + width * done)
         values, errors, new = look(space)
         return space, values, errors, new, done + 1
 
-    # Where the surrogate is too large it has samples; where it is too small, anything may be.
-    high_key, low_key = jax.random.split(key)
-    high = surrogate.transpose(jax.random.normal(high_key, (rows[1].size,), dtype))
-    low = jax.random.normal(low_key, (fisher.size,), dtype)
-    start = jax.vmap(inverse.near)(jnp.stack([high, low]))
-    empty = tuple(jnp.zeros((room, n), dtype) for n in (fisher.size, *(r.size for r in rows)))
+    empty = tuple(jnp.zeros((2 + width * iterations, n), dtype) for n in (size, root.size))
     space = extend(empty, start, 0)
     _, values, errors, _, done = jax.lax.while_loop(
         unfinished, iterate, (space, *look(space), jnp.array(0))

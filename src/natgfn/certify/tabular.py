@@ -7,9 +7,6 @@ $$\rho_\lambda = \max_s \frac{|\widetilde d(s) - d(s)|\, c(s)}{d(s)\, c(s) + \la
 which costs no more than a few passes over the table.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -17,15 +14,8 @@ from jaxtyping import Array, Float
 from ..fisher import Blocks, Fisher, Scalar
 from ..policies import Tabular
 from ..solvers.block import solve_covariance, solve_scores
-from .pencil import Root
+from .pencil import Metric, Root
 from .surrogate import relative_error as dense_relative_error
-
-
-class Metric(NamedTuple):
-    r"""A Fisher as an operator on flat parameters, and the inverse of it damped."""
-
-    root: Root
-    solve: Callable[[Float[Array, " p"]], Float[Array, " p"]]
 
 
 def blocks_of(fisher: Fisher) -> Blocks:

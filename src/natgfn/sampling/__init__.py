@@ -1,5 +1,6 @@
 """Sampling: trajectories, the laws they are drawn from, and the weights between those laws."""
 
+from .buffer import Buffer as Buffer
 from .exhaustive import every_trajectory as every_trajectory
 from .proposals import AbstractProposal as AbstractProposal
 from .proposals import OnPolicy as OnPolicy

@@ -4,7 +4,10 @@ from .base import AbstractSolver as AbstractSolver
 from .base import require_positive as require_positive
 from .block import Block as Block
 from .block import BlockPseudoinverse as BlockPseudoinverse
+from .cg import ConjugateGradients as ConjugateGradients
 from .dense import Dense as Dense
+from .diagonal import Diagonal as Diagonal
+from .kfac import KFAC as KFAC
 from .sample_space import gauss_newton_step as gauss_newton_step
 from .sample_space import score_gram as score_gram
 from .sample_space import tabular_gram as tabular_gram

@@ -7,3 +7,6 @@ from .algorithm import advance as advance
 from .loop import reopen as reopen
 from .loop import train as train
 from .run import Run as Run
+from .sources import AbstractSource as AbstractSource
+from .sources import Fresh as Fresh
+from .sources import Replay as Replay

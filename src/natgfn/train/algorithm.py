@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from ..envs.base import AbstractEnv
 from ..objectives import Batch, TrajectoryBalance, evaluate
 from ..optim import AbstractRule
 from ..policies import Flow
-from ..sampling import AbstractProposal, OnPolicy, Weighting, rollout
+from ..sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
+from ..statespace import StateSpace
+from .sources import AbstractSource, Fresh
 
 
 class TrainState(eqx.Module):
@@ -20,6 +21,10 @@ class TrainState(eqx.Module):
 
     flow: Flow
     optimiser: PyTree
+    memory: PyTree
+    """What the source of trajectories remembers."""
+    visited: Bool[Array, " objects"]
+    """Which objects training has drawn so far."""
     key: UInt32[Array, "2"]
     step: Int[Array, ""]
     rejected: Int[Array, ""]
@@ -37,19 +42,21 @@ class Algorithm(eqx.Module):
     r"""Damped natural-gradient training (`alg:natgrad_gflownet`), or any other update rule.
 
     Attributes:
-        env: the environment.
+        env: the environment, enumerated.
         rule: how a batch becomes an update.
         objective: what is minimised.
-        proposal: $\mu$, which draws the trajectories.
+        proposal: $\mu$, which draws new trajectories.
+        source: where the trajectories of an update come from: rollouts, replay, a teacher.
         reference: $\nu$, over which the objective is averaged; None for the proposal.
         weighting: how ratios of laws become weights.
         batch: trajectories an update.
     """
 
-    env: AbstractEnv
+    env: StateSpace
     rule: AbstractRule
     objective: TrajectoryBalance = TrajectoryBalance()
     proposal: AbstractProposal = OnPolicy()
+    source: AbstractSource = Fresh()
     reference: AbstractProposal | None = None
     weighting: Weighting = Weighting()
     batch: int = 128
@@ -64,14 +71,19 @@ class Algorithm(eqx.Module):
         return TrainState(
             flow=flow,
             optimiser=self.rule.transform().init(params),
+            memory=self.source.init(self.env, flow),
+            visited=jnp.zeros(self.env.num_terminal, bool),
             key=jax.random.key_data(jax.random.key(seed)),
             step=jnp.array(0),
             rejected=jnp.array(0),
         )
 
     def draw(self, flow: Flow, key: PRNGKeyArray) -> Batch:
-        """Sample and evaluate a batch."""
+        """Sample new trajectories and evaluate them."""
         paths = rollout(self.env, flow.forward, self.proposal, self.batch, key=key)
+        return self.evaluate(flow, paths)
+
+    def evaluate(self, flow: Flow, paths: Trajectories) -> Batch:
         return evaluate(
             self.objective,
             self.env,
@@ -90,7 +102,10 @@ class Algorithm(eqx.Module):
     def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
         key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))
         flow = state.flow
-        batch = self.draw(flow, sample_key)
+        paths = self.source.draw(
+            self.env, flow, self.proposal, self.batch, state.memory, state.step, key=sample_key
+        )
+        batch = self.evaluate(flow, paths)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         gradient: Any = batch.gradient()
         context = self.rule.context(self.env, flow, batch)
@@ -105,6 +120,8 @@ class Algorithm(eqx.Module):
         new_state = TrainState(
             flow=eqx.combine(params, static),
             optimiser=optimiser,
+            memory=self.source.learn(self.env, batch, state.memory, state.step),
+            visited=state.visited.at[paths.last - self.env.num_inner].set(True),
             key=jax.random.key_data(key),
             step=state.step + 1,
             rejected=state.rejected + ~accepted,

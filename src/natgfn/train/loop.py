@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..envs.base import AbstractEnv
@@ -24,6 +25,7 @@ from . import checkpoint
 from .algorithm import Algorithm, TrainState, advance, stack_seeds
 from .record import Record, describe
 from .run import CERTIFICATE, Run
+from .sources import AbstractSource, Fresh
 
 RECORD, CHECKPOINT = "record.jsonl", "checkpoint.npz"
 
@@ -41,6 +43,7 @@ def train(
     objective: TrajectoryBalance = TrajectoryBalance(),
     backward: Callable[[StateSpace], AbstractPolicy] = Uniform.backward,
     proposal: AbstractProposal = OnPolicy(),
+    source: AbstractSource = Fresh(),
     reference: AbstractProposal | None = None,
     weighting: Weighting = Weighting(),
     batch: int = 128,
@@ -63,7 +66,9 @@ def train(
         objective: trajectory balance, with squared residuals unless told otherwise.
         backward: makes the backward policy: `Uniform.backward` over the parents,
             `Tabular.backward` to learn it, or `PathCount.backward`.
-        proposal: $\mu$, which draws the trajectories; the forward policy itself by default.
+        proposal: $\mu$, which draws new trajectories; the forward policy itself by default.
+        source: where the trajectories of an update come from: always new ones (`Fresh`), or
+            every other time from a buffer of objects (`Replay`).
         reference: $\nu$, the law the objective averages over; by default the proposal.
         weighting: clipping and self-normalisation of the weights between those laws.
         batch: trajectories an update.
@@ -88,6 +93,7 @@ def train(
         objective=objective,
         backward=backward,
         proposal=proposal,
+        source=source,
         reference=reference,
         weighting=weighting,
         batch=batch,
@@ -136,7 +142,6 @@ class _Job:
 
     @property
     def space(self) -> StateSpace:
-        assert isinstance(self.algorithm.env, StateSpace)
         return self.algorithm.env
 
     def run(self, states: TrainState, history: list[dict[str, Any]], out: Path | None) -> Run:
@@ -151,6 +156,7 @@ def _prepare(
     objective: TrajectoryBalance,
     backward: Callable[[StateSpace], AbstractPolicy],
     proposal: AbstractProposal,
+    source: AbstractSource,
     reference: AbstractProposal | None,
     weighting: Weighting,
     batch: int,
@@ -181,6 +187,7 @@ def _prepare(
         rule=rule,
         objective=objective,
         proposal=proposal,
+        source=source,
         reference=reference,
         weighting=weighting,
         batch=batch,
@@ -221,7 +228,7 @@ def reopen(folder: str | Path, **arguments: Any) -> Run:
     return job.run(states, [line for line in lines if line["step"] <= done], folder)
 
 
-_PARTS = ("rule", "objective", "proposal", "reference", "weighting")
+_PARTS = ("rule", "objective", "proposal", "source", "reference", "weighting")
 
 
 def _look(job: _Job, states: TrainState, losses: Any, seconds: float) -> dict[str, Any]:
@@ -229,6 +236,7 @@ def _look(job: _Job, states: TrainState, losses: Any, seconds: float) -> dict[st
     metrics, _ = evaluate(job.space, states.flow)
     line: dict[str, Any] = {"step": int(states.step[0]), "seconds": round(seconds, 3)}
     line["rejected"] = states.rejected.tolist()
+    line["discovered"] = modes_discovered(job.space, states).tolist()
     # Before the first update there is no training loss: the expected one stands in.
     line["train_loss"] = (metrics["loss"] if losses is None else losses).tolist()
     line |= {name: value.tolist() for name, value in metrics.items()}
@@ -239,6 +247,12 @@ def _look(job: _Job, states: TrainState, losses: Any, seconds: float) -> dict[st
         found = certify_states(job.algorithm, states)
         line[CERTIFICATE] = {name: value.tolist() for name, value in found.items()}
     return line
+
+
+def modes_discovered(space: StateSpace, states: TrainState) -> Int[np.ndarray, " seeds"]:
+    """How many of the objects of highest reward training has drawn so far."""
+    best = space.log_rewards >= space.log_rewards.max()
+    return np.sum(np.asarray(states.visited) & best, axis=1)
 
 
 class _Keeper:

@@ -49,9 +49,12 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Float[np.ndarray, "evaluations seeds"]]:
-        """Every metric by name (`natgfn.metrics.evaluate`), with `train_loss` and `rejected`."""
+        """Every metric by name (`natgfn.metrics.evaluate`), with `train_loss`, `rejected`
+        steps, and the modes `discovered` so far."""
         names = self.history[-1].keys() - {"step", "seconds", CERTIFICATE}
-        return {name: np.array([line[name] for line in self.history]) for name in sorted(names)}
+        return {
+            name: np.array([line[name] for line in self.history], float) for name in sorted(names)
+        }
 
     @property
     def certificates(self) -> dict[str, np.ndarray]:

@@ -1,0 +1,126 @@
+"""Where the trajectories of an update come from: rollouts, or a memory of earlier ones."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from ..envs.base import AbstractEnv
+from ..objectives import Batch
+from ..occupancy.base import require_space
+from ..policies import Flow
+from ..sampling import AbstractProposal, Buffer, Trajectories, rollback, rollout
+
+PRIORITIES = ("reward", "loss", "teacher", "none")
+
+
+class AbstractSource(eqx.Module):
+    """Draws the trajectories of each update, and learns from them."""
+
+    @abstractmethod
+    def init(self, env: AbstractEnv, flow: Flow) -> PyTree:
+        """What it remembers before the first update."""
+
+    @abstractmethod
+    def draw(
+        self,
+        env: AbstractEnv,
+        flow: Flow,
+        proposal: AbstractProposal,
+        num: int,
+        memory: PyTree,
+        step: Int[Array, ""],
+        *,
+        key: PRNGKeyArray,
+    ) -> Trajectories:
+        """The trajectories of an update."""
+
+    @abstractmethod
+    def learn(self, env: AbstractEnv, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
+        """What it remembers after that update."""
+
+
+class Fresh(AbstractSource):
+    """New trajectories from the proposal for every update."""
+
+    def init(self, env, flow):
+        return None
+
+    def draw(self, env, flow, proposal, num, memory, step, *, key):
+        return rollout(env, flow.forward, proposal, num, key=key)
+
+    def learn(self, env, batch, memory, step):
+        return memory
+
+
+class Replay(AbstractSource):
+    r"""New trajectories and remembered objects, in turn.
+
+    Every second update draws objects from a `sampling.Buffer` and a path to each from the
+    backward policy. Such a batch counts as on-policy in the Fisher: its weights
+    $\omega_i = q_\theta / \mu$ are set to one.
+
+    Attributes:
+        priority: what ranks the objects: `reward`, `loss` (the squared residual when the
+            object came), `teacher` (what `Teacher` is rewarded for), or `none`.
+        capacity: of the buffer; a tenth of all objects by default.
+    """
+
+    priority: str = "reward"
+    capacity: int | None = None
+
+    def __check_init__(self):
+        if self.priority not in PRIORITIES:
+            raise ValueError(
+                f"priority must be one of {', '.join(PRIORITIES)}, got {self.priority!r}"
+            )
+        if self.capacity is not None and self.capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {self.capacity}")
+
+    def init(self, env, flow):
+        objects = require_space(env, "replay").num_terminal
+        return Buffer.empty(max(objects // 10, 1) if self.capacity is None else self.capacity)
+
+    def draw(self, env, flow, proposal, num, memory, step, *, key):
+        def fresh():
+            return rollout(env, flow.forward, proposal, num, key=key)
+
+        return jax.lax.cond(step % 2 == 0, fresh, lambda: replay(env, flow, memory, num, key=key))
+
+    def learn(self, env, batch, memory, step):
+        return jax.lax.cond(
+            step % 2 == 0, lambda: self.remember(env, batch, memory), lambda: memory
+        )
+
+    def remember(self, env: AbstractEnv, batch: Batch, memory: Buffer) -> Buffer:
+        """Insert the objects of a batch."""
+        ends = batch.paths.last
+        priorities = {
+            "reward": jax.vmap(env.log_reward)(ends),
+            "loss": batch.residuals**2,
+            "teacher": teacher_reward(batch.residuals),
+            "none": jnp.zeros(batch.size),
+        }
+        objects = ends - require_space(env, "replay").num_inner
+        return memory.insert(objects, priorities[self.priority])
+
+
+def replay(
+    env: AbstractEnv, flow: Flow, memory: Buffer, num: int, *, key: PRNGKeyArray
+) -> Trajectories:
+    """Draw objects from a buffer, and a path to each."""
+    space = require_space(env, "replay")
+    draw_key, path_key = jax.random.split(key)
+    ends = space.num_inner + memory.draw(num, key=draw_key)
+    return rollback(env, flow.backward, ends, key=path_key)
+
+
+def teacher_reward(residuals: Float[Array, " n"]) -> Float[Array, " n"]:
+    r"""$\log(1 + \varepsilon + (1 + C\, 1\{\delta < 0\})\, \delta^2)$: how much is to be learnt.
+
+    A negative residual is that of an object that is sampled too rarely; it counts twenty
+    times. Kim et al. (2025) have the opposite sign of $\delta$.
+    """
+    return jnp.log(1 + 1e-3 + jnp.where(residuals < 0, 20.0, 1.0) * residuals**2)
