@@ -8,6 +8,7 @@ from .cg import ConjugateGradients as ConjugateGradients
 from .dense import Dense as Dense
 from .diagonal import Diagonal as Diagonal
 from .kfac import KFAC as KFAC
-from .sample_space import gauss_newton_step as gauss_newton_step
+from .sample_space import proximal_step as proximal_step
+from .sample_space import residual_gram as residual_gram
 from .sample_space import score_gram as score_gram
 from .sample_space import tabular_gram as tabular_gram

@@ -10,7 +10,7 @@ from .base import AbstractSolver, require_positive
 from .kfac import average, check_decay, matrices, moving, signals, with_matrices
 from .live import on_live_rows
 
-Diagonals = tuple[tuple[Float[Array, " inputs"], Float[Array, " outputs"]], ...]
+Diagonals = tuple[tuple[Float[Array, "_"], Float[Array, "_"]], ...]
 
 
 class DiagonalState(NamedTuple):

@@ -12,6 +12,7 @@ input, it is exact. EKFAC keeps the eigenbases of $A$ and $G$, and replaces the 
 eigenvalues by the diagonal of the Fisher's block in this basis.
 """
 
+from itertools import chain
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,8 +28,8 @@ from ..policies.network import Look
 from .base import AbstractSolver, require_positive
 from .live import on_live_rows
 
-Square = Float[Array, "m m"]
-Matrices = tuple[Float[Array, "inputs outputs"], ...]
+Square = Float[Array, "_ _"]
+Matrices = tuple[Float[Array, "_ _"], ...]
 
 
 class KFACState(NamedTuple):
@@ -143,7 +144,7 @@ def _diagonals(fisher: Fisher, bases: tuple[tuple[Square, Square], ...]) -> Matr
 
 # The layers of a perceptron, as matrices from [input; 1] to the output.
 
-Inputs = Float[Array, "n inputs"] | Int[Array, "n tokens"]
+Inputs = Float[Array, "n _"] | Int[Array, "n _"]
 """Of a layer, with a 1 appended; a row of zeros and ones may be given by where its ones are."""
 
 
@@ -158,10 +159,10 @@ def matrices(policy: PyTree) -> Matrices:
     return tuple(map(jnp.vstack, zip(_turn(policy, weights), biases, strict=True)))
 
 
-def with_matrices(policy: MLP, layers: list[Float[Array, "inputs outputs"]]) -> MLP:
+def with_matrices(policy: MLP, layers: list[Float[Array, "_ _"]]) -> MLP:
     """The opposite of `matrices`."""
     weights, biases = _turn(policy, [m[:-1] for m in layers]), [m[-1] for m in layers]
-    return eqx.tree_at(lambda p: sum(_parameters(p), []), policy, weights + biases)
+    return eqx.tree_at(lambda p: [*chain(*_parameters(p))], policy, weights + biases)
 
 
 def _parameters(policy: MLP) -> tuple[list[Any], list[Any]]:
@@ -178,7 +179,7 @@ def _turn(policy: MLP, weights: list[Any]) -> list[Any]:
     return [first if isinstance(policy.first, Look) else first.T, *(x.T for x in rest)]
 
 
-def signals(fisher: Fisher) -> list[tuple[Inputs, Float[Array, "columns n outputs"]]]:
+def signals(fisher: Fisher) -> list[tuple[Inputs, Float[Array, "_ n _"]]]:
     r"""For each layer $\bar a$ and $\sqrt d\, g_k$, in every state."""
     policy, occupancy = fisher.policy, fisher.occupancy
     assert isinstance(policy, MLP)
@@ -225,7 +226,7 @@ def second_moment(inputs: Inputs, weights: Float[Array, " n"], size: int) -> Squ
     return pairs + pairs.T + jnp.diag(pairs[:, -1].at[-1].set(jnp.sum(weights)))
 
 
-def rotate(inputs: Inputs, basis: Square) -> Float[Array, "n inputs"]:
+def rotate(inputs: Inputs, basis: Square) -> Float[Array, "n _"]:
     r"""$\bar a^\top U$."""
     if jnp.issubdtype(inputs.dtype, jnp.floating):
         return inputs @ basis

@@ -9,7 +9,8 @@ from jaxtyping import PyTree
 
 from ..fisher import Fisher, Occupancy
 
-FRACTIONS = (64, 16, 4, 1)
+FEW = 64
+"""Rows that are not worth a program of their own for fewer."""
 
 
 def on_live_rows(compute: Callable[[Fisher], PyTree], fisher: Fisher) -> PyTree:
@@ -34,6 +35,6 @@ def on_live_rows(compute: Callable[[Fisher], PyTree], fisher: Fisher) -> PyTree:
         states, actions = jax.tree.map(lambda x: x[picked], (occupancy.states, occupancy.actions))
         return compute(Fisher(fisher.env, fisher.policy, Occupancy(states, weights, actions)))
 
-    sizes = sorted({-(-rows // fraction) for fraction in FRACTIONS})
+    sizes = [size for size in (rows // 64, rows // 16, rows // 4) if size >= FEW] + [rows]
     branches = [partial(on_first, size) for size in sizes]
     return jax.lax.switch(jnp.searchsorted(jnp.array(sizes), count), branches)
