@@ -280,6 +280,9 @@ def test_only_the_pseudo_inverse_goes_without_damping():
         Natural(solver=BlockPseudoinverse())
 
 
-def test_the_sample_space_rule_needs_an_enumerated_environment():
-    with pytest.raises(ValueError, match=r"optim.SampleSpace needs every state"):
-        SampleSpace().context(oracles.WORLDS["grid"], None, None)
+def test_a_table_in_sample_space_needs_an_enumerated_environment(problem):
+    def gram(_, flow, batch):
+        return SampleSpace().context(oracles.WORLDS["grid"], flow, batch)["gram"](None)
+
+    with pytest.raises(ValueError, match=r"a table in sample space needs every state"):
+        problem.run(gram)

@@ -11,15 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from jax.flatten_util import ravel_pytree
 from oracles import explore, flatten, float64, make_flow, on_batch, random_tables
 
+from natgfn.envs import DeceptiveGrid
 from natgfn.fisher import Blocks, Fisher, Occupancy
-from natgfn.objectives import Huber
+from natgfn.objectives import Huber, TrajectoryBalance, evaluate
 from natgfn.occupancy import Exact, Sampled, SampledScores
-from natgfn.policies import Flow, Tabular, Uniform
-from natgfn.sampling import UniformMixture
-from natgfn.solvers import Block, BlockPseudoinverse, Dense, gauss_newton_step, tabular_gram
+from natgfn.policies import Flow, Network, Tabular, Uniform
+from natgfn.sampling import OnPolicy, UniformMixture, Weighting, rollout
+from natgfn.solvers import (
+    Block,
+    BlockPseudoinverse,
+    Dense,
+    proximal_step,
+    residual_gram,
+    tabular_gram,
+)
 from natgfn.solvers.block import pseudo_solve, solve_covariance, solve_scores
+from natgfn.statespace import enumerate_states
 
 STATES, ACTIONS = 5, 4
 
@@ -234,7 +244,7 @@ def test_the_pseudo_inverse_refuses_outer_products_of_scores():
 
 def sample_space(space, flow, batch):
     gram = tabular_gram(space, flow, batch)
-    return gram, gauss_newton_step(gram, batch, 1e-2)
+    return gram, jax.tree.map(jnp.negative, proximal_step(gram, batch, 1e-2))
 
 
 @float64
@@ -296,8 +306,68 @@ def test_a_batch_with_repeated_trajectories_has_equal_rows():
     np.testing.assert_allclose(gram, jacobian @ jacobian.T, atol=1e-12)
 
 
-def test_the_sample_space_solver_is_for_tables():
+# Sample space, networks.
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Batch, dense Jacobian and residuals of a network, at float64."""
+    with jax.enable_x64(True):
+        space = enumerate_states(DeceptiveGrid(side=6))
+        make = Network(width=5)
+        flow = Flow(make(space, key=jax.random.key(1)), Uniform.backward(space), jnp.array(0.3))
+        flow = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, flow)
+        paths = rollout(space, flow.forward, OnPolicy(), 7, key=jax.random.key(2))
+        params, static = eqx.partition(flow, eqx.is_inexact_array)
+        flat, unravel = ravel_pytree(params)
+
+        def residuals(x):
+            objective = TrajectoryBalance()
+            return objective.residuals(space, eqx.combine(unravel(x), static), paths)[0]
+
+        laws = {"proposal": OnPolicy(), "reference": None, "weighting": Weighting()}
+        batch = evaluate(TrajectoryBalance(), space, flow, paths, **laws)
+        return space, flow, batch, np.asarray(jax.jacobian(residuals)(flat)), unravel
+
+
+@float64
+def test_the_rows_of_a_network_are_the_jacobian_of_its_residuals(network):
+    _, _, batch, jacobian, unravel = network
+    np.testing.assert_allclose(batch.rows, jacobian, atol=1e-12)
+    x, v = np.arange(7.0), np.linspace(-1, 1, jacobian.shape[1])
+    np.testing.assert_allclose(flatten(batch.pull(jnp.asarray(x))), x @ jacobian, atol=1e-12)
+    np.testing.assert_allclose(batch.push(unravel(jnp.asarray(v))), jacobian @ v, atol=1e-12)
+
+
+@float64
+def test_rows_in_blocks_give_the_same_gram_matrix(network, monkeypatch):
+    space, flow, batch, jacobian, unravel = network
+    monkeypatch.setattr("natgfn.solvers.sample_space._BLOCK", 3)
+    scale = np.linspace(0.5, 2, jacobian.shape[1])
+    without = eqx.tree_at(lambda b: b.rows, batch, None)
+    gram = residual_gram(space, flow, without, unravel(jnp.asarray(scale)))
+    np.testing.assert_allclose(gram, (jacobian * scale) @ jacobian.T, atol=1e-11)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@float64
+def test_the_proximal_step_is_its_argmin(network, scaled):
+    r"""Also SPRING's recursion: $|J v - \delta|^2 / N + \lambda |v - c|_D^2$, densely."""
+    space, flow, batch, jacobian, unravel = network
+    random = np.random.default_rng(0)
+    inverse = random.uniform(0.2, 3, jacobian.shape[1]) if scaled else np.ones(jacobian.shape[1])
+    centre, damping = random.normal(size=inverse.size), 0.03
+    scale = unravel(jnp.asarray(inverse)) if scaled else None
+    gram = residual_gram(space, flow, batch, scale)
+    step = proximal_step(gram, batch, damping, unravel(jnp.asarray(centre)), scale)
+    metric = damping * np.diag(1 / inverse)
+    matrix = jacobian.T @ jacobian / 7 + metric
+    expected = np.linalg.solve(matrix, jacobian.T @ batch.residuals / 7 + metric @ centre)
+    np.testing.assert_allclose(flatten(step), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_table_has_no_scale_in_sample_space():
     world = explore(oracles.WORLDS["grid"])
-    flow = Flow(Uniform(3), Uniform(3), jnp.array(0.0))
-    with pytest.raises(ValueError, match="for tables so far, got a Uniform forward policy"):
-        on_batch(world, flow, sample_space)
+    flow = make_flow(random_tables(world, 1))
+    with pytest.raises(ValueError, match="a table has no scale in sample space"):
+        on_batch(world, flow, lambda *given: residual_gram(*given, flow))

@@ -255,12 +255,18 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
     seeds: Annotated[int | None, typer.Option(help="Instead of the paper's number.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("results"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A word that a run's title must have, such as H=128 or seed=0."),
+    ] = None,
 ) -> None:
     """Run an experiment of the paper and write its tables and figures."""
     from .experiments import reproduce
 
     with _interruptible(out, "give the same command again"):
-        typer.echo(f"results: {reproduce(name, scale=scale, seeds=seeds, out=out)}")
+        typer.echo(
+            f"results: {reproduce(name, scale=scale, seeds=seeds, out=out, only=only or ())}"
+        )
 
 
 @app.command(epilog="For example: natgfn check natgfn.envs:Hypergrid side=4")

@@ -4,6 +4,7 @@ import inspect
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from ..errors import NatgfnError
 from ..report.tables import results_markdown
 from ..train.record import git_state, versions
-from . import certificates, hypergrid, triangle, untuned
+from . import certificates, deceptive, hypergrid, triangle, untuned
 from .study import Study
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -19,12 +20,18 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "hypergrid": hypergrid,
     "untuned": untuned,
     "certificates": certificates,
+    "deceptive": deceptive,
 }
 """Every experiment that `natgfn reproduce` knows."""
 
 
 def reproduce(
-    name: str, *, scale: str = "smoke", seeds: int | None = None, out: str | Path = "results"
+    name: str,
+    *,
+    scale: str = "smoke",
+    seeds: int | None = None,
+    out: str | Path = "results",
+    only: Sequence[str] = (),
 ) -> Path:
     """Run an experiment and write its results; an interrupted one goes on where it stopped.
 
@@ -33,6 +40,8 @@ def reproduce(
         scale: `smoke` takes seconds, `paper` minutes.
         seeds: how many seeds, if not the paper's number.
         out: gets `<name>.<scale>.json`, `.md` and the figures; runs are kept in `out/.work`.
+        only: train only the runs whose title has all of these words; for experiments that
+            can be run in parts and merge what they find with the results in `out`.
 
     Returns:
         The path of the Markdown page.
@@ -45,7 +54,12 @@ def reproduce(
     if seeds is not None and seeds < 1:
         raise NatgfnError(f"seeds must be at least 1, got {seeds}")
     out, stem = Path(out), f"{name}.{scale}"
-    found = experiment.run(scale, seeds, out / ".work" / stem)
+    parts: dict[str, Any] = {}
+    if "only" in inspect.signature(experiment.run).parameters:
+        parts = {"only": only, "earlier": _earlier(out / f"{stem}.json")}
+    elif only:
+        raise NatgfnError(f"{name} cannot be run in parts: leave out --only")
+    found = experiment.run(scale, seeds, out / ".work" / stem, **parts)
     results: dict[str, Any] = {
         "experiment": name,
         "scale": scale,
@@ -64,6 +78,16 @@ def reproduce(
         raise NatgfnError(f"cannot write results to {out}: {error.strerror}") from error
     experiment.figures(results, out, stem)
     return page
+
+
+def _earlier(path: Path) -> dict[str, Any] | None:
+    """Results to merge with, if there are any."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise NatgfnError(f"cannot merge with {path}: {error}; move it away") from error
 
 
 def _of_studies(experiment: ModuleType, studies: list[Study]) -> dict[str, Any]:

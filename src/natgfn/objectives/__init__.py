@@ -2,6 +2,7 @@
 
 from .batch import Batch as Batch
 from .batch import evaluate as evaluate
+from .batch import residual_rows as residual_rows
 from .penalties import AbstractPenalty as AbstractPenalty
 from .penalties import Huber as Huber
 from .penalties import Squared as Squared

@@ -2,10 +2,12 @@
 
 from .natural import by_part as by_part
 from .natural import fitted_natural_gradient as fitted_natural_gradient
-from .natural import gauss_newton as gauss_newton
 from .natural import natural_gradient as natural_gradient
+from .natural import own_log_z as own_log_z
+from .natural import proximal as proximal
 from .rules import AbstractRule as AbstractRule
 from .rules import Adam as Adam
 from .rules import Euclidean as Euclidean
+from .rules import FisherAdam as FisherAdam
 from .rules import Natural as Natural
 from .rules import SampleSpace as SampleSpace

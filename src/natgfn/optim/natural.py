@@ -4,15 +4,16 @@ They compose with everything of optax: clipping, momentum, schedules. What they 
 about the batch comes in as an extra argument of `update`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Int, PyTree
 
 from ..fisher import Scalar
-from ..solvers import AbstractSolver, gauss_newton_step
+from ..solvers import AbstractSolver, proximal_step
 
 
 def natural_gradient(
@@ -68,13 +69,67 @@ def fitted_natural_gradient(
     return _transformation(init, update)
 
 
-def gauss_newton(damping: Scalar) -> optax.GradientTransformationExtraArgs:
-    """The sample-space step, for all parameters at once; `update` takes `gram` and `batch`."""
+class Proximal(NamedTuple):
+    """What `proximal` remembers."""
+
+    phi: PyTree
+    """The last direction, if there is momentum."""
+    square: PyTree
+    """The running mean of squared gradients, if the metric is scaled by it."""
+    updates: Int[Array, ""]
+
+
+def proximal(
+    damping: Scalar, momentum: Scalar | None, memory: Scalar | None
+) -> optax.GradientTransformationExtraArgs:
+    r"""The sample-space step, for all parameters at once.
+
+    `update` takes `gram`, from a scale to $J D^{-1} J^\top$, and `batch`.
+
+    Args:
+        damping: $\lambda$.
+        momentum: $\mu$, or None for a step that remembers nothing.
+        memory: the decay of the running mean $v$ of squared gradients, for $D = \sqrt v$ as in
+            Adam; None for $D = I$.
+    """
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        phi, square = None if momentum is None else zeros, None if memory is None else zeros
+        return Proximal(phi, square, jnp.array(0))
 
     def update(updates, state, params=None, *, gram, batch, **extra: Any):
-        return gauss_newton_step(gram, batch, damping), state
+        count, scale, centre, square = state.updates + 1, None, None, None
+        if memory is not None:
+            square = optax.tree_utils.tree_update_moment_per_elem_norm(
+                updates, state.square, memory, 2
+            )
+            unbiased = optax.tree_utils.tree_bias_correction(square, memory, count)
+            scale = jax.tree.map(lambda v: 1 / (jnp.sqrt(v) + 1e-8), unbiased)
+        if momentum is not None:
+            centre = jax.tree.map(lambda x: momentum * x, state.phi)
+        phi = proximal_step(gram(scale), batch, damping, centre, scale)
+        rate = 1.0 if momentum is None else 1.0 - momentum
+        step = jax.tree.map(lambda x: -rate * x, phi)
+        return step, Proximal(None if momentum is None else phi, square, count)
 
-    return _transformation(lambda _: optax.EmptyState(), update)
+    return _transformation(init, update)
+
+
+def own_log_z(
+    steps: optax.GradientTransformationExtraArgs, log_z: optax.GradientTransformation
+) -> optax.GradientTransformationExtraArgs:
+    r"""The same steps, but for $\log Z$, which has its own."""
+
+    def init(params):
+        return steps.init(params), log_z.init(params.log_z)
+
+    def update(updates, state, params, **extra: Any):
+        stepped, first = steps.update(updates, state[0], params, **extra)
+        mine, second = log_z.update(updates.log_z, state[1], params.log_z)
+        return eqx.tree_at(lambda flow: flow.log_z, stepped, mine), (first, second)
+
+    return _transformation(init, update)
 
 
 def by_part(

@@ -10,10 +10,15 @@ from ..envs.base import AbstractEnv
 from ..fisher import Fisher
 from ..objectives import Batch
 from ..occupancy import AbstractOccupancy, Exact, Sampled
-from ..occupancy.base import require_space
 from ..policies import Flow
-from ..solvers import AbstractSolver, Block, require_positive, tabular_gram
-from .natural import by_part, fitted_natural_gradient, gauss_newton, natural_gradient
+from ..solvers import (
+    AbstractSolver,
+    Block,
+    ConjugateGradients,
+    require_positive,
+    residual_gram,
+)
+from .natural import by_part, fitted_natural_gradient, natural_gradient, own_log_z, proximal
 
 
 class AbstractRule(eqx.Module):
@@ -43,38 +48,44 @@ class Euclidean(AbstractRule):
         rate: of the forward policy.
         backward_rate: of the backward policy.
         log_z_rate: of $\\log Z$.
+        clip: the largest norm of the gradient of all parameters, if any.
+        adaptive_log_z: whether $\\log Z$ takes Adam steps.
     """
 
     rate: float = 0.1
     backward_rate: float = 0.01
     log_z_rate: float = 0.01
+    clip: float | None = None
+    adaptive_log_z: bool = False
 
     def __check_init__(self):
         check_rates(self)
 
     def transform(self):
-        return by_part(
-            optax.sgd(self.rate), optax.sgd(self.backward_rate), optax.sgd(self.log_z_rate)
-        )
+        log_z = optax.adam if self.adaptive_log_z else optax.sgd
+        steps = by_part(optax.sgd(self.rate), optax.sgd(self.backward_rate), log_z(self.log_z_rate))
+        return clipped(self.clip, steps)
 
     def context(self, env, flow, batch):
         return {}
 
 
 class Adam(AbstractRule):
-    """Adam, with rates as in `Euclidean`."""
+    """Adam, with rates and clipping as in `Euclidean`."""
 
     rate: float = 1e-2
     backward_rate: float = 1e-2
     log_z_rate: float = 1e-1
+    clip: float | None = None
 
     def __check_init__(self):
         check_rates(self)
 
     def transform(self):
-        return by_part(
+        steps = by_part(
             optax.adam(self.rate), optax.adam(self.backward_rate), optax.adam(self.log_z_rate)
         )
+        return clipped(self.clip, steps)
 
     def context(self, env, flow, batch):
         return {}
@@ -123,29 +134,112 @@ class Natural(AbstractRule):
         return self.occupancy, self.damping
 
 
-class SampleSpace(AbstractRule):
-    """The unit natural step in sample space, for both policies and $\\log Z$ at once.
+class FisherAdam(AbstractRule):
+    r"""The natural gradient of Adam's first moment (`alg:fisher_adam_gflownet`).
 
-    Nothing to tune: see `natgfn.solvers.sample_space` for why the unit step is right.
+    As printed, the moment is taken before the solve. It then holds directions that the states
+    of this batch do not see, and the damped inverse multiplies those by $1 / \lambda$: a
+    certificate reports how much (`momentum_outside`). Taken after the solve, it does not.
 
     Attributes:
-        damping: $\\lambda$.
+        solver: of the damped system.
+        occupancy: the Fisher mode.
+        damping: $\lambda$.
+        rate: $\alpha_\theta$, of the forward policy.
+        momentum: $\beta_1$, the decay of the first moment.
+        momentum_after: whether the moment is that of the solutions instead of the gradients.
+        backward_rate: of the backward policy.
+        log_z_rate: of Adam steps for $\log Z$.
+        clip: the largest norm of the gradient of all parameters, if any.
+    """
+
+    solver: AbstractSolver = ConjugateGradients()
+    occupancy: AbstractOccupancy = Sampled()
+    damping: float = 1e-3
+    rate: float = 1e-3
+    momentum: float = 0.9
+    momentum_after: bool = False
+    backward_rate: float = 0.01
+    log_z_rate: float = 0.1
+    clip: float | None = None
+
+    def __check_init__(self):
+        check_rates(self)
+        check_momentum(self.momentum)
+        self.solver.check_damping(self.damping)
+
+    def transform(self):
+        moment = optax.ema(self.momentum)
+        solve = natural_gradient(self.solver, self.damping)
+        order = (solve, moment) if self.momentum_after else (moment, solve)
+        forward = optax.chain(*order, optax.sgd(self.rate))
+        steps = by_part(forward, optax.sgd(self.backward_rate), optax.adam(self.log_z_rate))
+        return clipped(self.clip, steps)
+
+    def context(self, env, flow, batch):
+        visited = self.occupancy(env, flow.forward, batch)
+        return {"fisher": Fisher(env, flow.forward, visited)}
+
+    def metric(self):
+        return self.occupancy, self.damping
+
+
+class SampleSpace(AbstractRule):
+    r"""The natural step in sample space, for both policies and $\log Z$ at once.
+
+    For a table there is nothing to tune: see `natgfn.solvers.sample_space` for why the unit step
+    is right. A network takes smaller damped steps with momentum, in Adam's metric:
+    `SampleSpace.network()`.
+
+    Attributes:
+        damping: $\lambda$.
+        momentum: $\mu$, of the proximal form; the step is $1 - \mu$ times its direction.
+        scaled: whether the damping is in Adam's metric, $\lambda \sqrt v$ with $v$ a running mean
+            of squared gradients, instead of $\lambda I$.
+        log_z_rate: of an Adam step for $\log Z$; by default it is part of the system.
     """
 
     damping: float = 1e-3
+    momentum: float | None = None
+    scaled: bool = False
+    log_z_rate: float | None = None
 
     def __check_init__(self):
         require_positive(self.damping)
+        check_rates(self)
+        if self.momentum is not None:
+            check_momentum(self.momentum)
+
+    @classmethod
+    def network(cls) -> "SampleSpace":
+        """What a network needs."""
+        return cls(damping=20.0, momentum=0.9, scaled=True, log_z_rate=0.1)
 
     def transform(self):
-        return gauss_newton(self.damping)
+        step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None)
+        if self.log_z_rate is None:
+            return step
+        return own_log_z(step, optax.adam(self.log_z_rate))
 
     def context(self, env, flow, batch):
-        space = require_space(env, "optim.SampleSpace")
-        return {"gram": tabular_gram(space, flow, batch), "batch": batch}
+        return {"gram": lambda scale: residual_gram(env, flow, batch, scale), "batch": batch}
 
     def metric(self):
         return None, self.damping
+
+
+def clipped(
+    norm: float | None, steps: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
+    """The same steps, for gradients cut to a norm."""
+    if norm is None:
+        return steps
+    return optax.chain(optax.clip_by_global_norm(norm), steps)
+
+
+def check_momentum(momentum: float) -> None:
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be from 0 to below 1, got {momentum}")
 
 
 def check_rates(rule: AbstractRule) -> None:
@@ -153,3 +247,5 @@ def check_rates(rule: AbstractRule) -> None:
     for name, value in vars(rule).items():
         if name.endswith("rate") and value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be zero or positive and finite, got {value}")
+        if name == "clip" and value is not None and not value > 0:
+            raise ValueError(f"clip must be positive, got {value}")

@@ -65,6 +65,32 @@ def draw_band(axis: Axes, steps: Sequence[int], values: np.ndarray, label: str) 
     )
 
 
+def draw_training(
+    panels: Mapping[str, Mapping[str, tuple[Sequence[int], np.ndarray]]],
+    label: str,
+    path: Path,
+    *,
+    mark: int,
+    log: bool,
+) -> Path:
+    """A metric `[evaluations, seeds]` over updates, mean and deviation, with a dot at `mark`."""
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False, layout="constrained"
+    )
+    for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):
+        for i, (name, (steps, values)) in enumerate(lines.items()):
+            mean, spread = values.mean(axis=1), values.std(axis=1)
+            colour = plt.get_cmap("tab20")(i % 20)
+            axis.plot(steps, mean, label=name, color=colour, linewidth=1.4)
+            axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.15)
+            if mark in steps:
+                axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
+        axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
+        axis.set_title(title, fontsize="medium")
+        axis.legend(fontsize="x-small")
+    return save(figure, path)
+
+
 def draw_direction_errors(points: Sequence[Mapping[str, Any]], path: Path) -> Path:
     r"""True direction errors of surrogates against $\rho_\lambda$, under the theorem's limit."""
     dampings = sorted({point["damping"] for point in points})

@@ -113,7 +113,7 @@ def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Traject
             now,
             walk.live & ~finished(now),
             jax.tree.map(lambda x, y: x.at[walk.time + 1].set(y), walk.states, now),
-            walk.actions.at[walk.time].set(jnp.where(walk.live, actions, 0)),
+            walk.actions.at[walk.time].set(jnp.where(walk.live, actions, 0).astype(jnp.int32)),
             walk.lengths + walk.live,
         )
 

@@ -9,40 +9,93 @@ of the trajectory Fisher, and the step is half the damped natural gradient of sq
 balance. Unlike the per-step form it keeps the cross-time terms of the batch, so that the
 states along one trajectory share its residual instead of each correcting all of it: the unit
 step is the right one, and there is no rate to choose.
+
+A batch that is small beside the policy says little about it. The proximal form remembers:
+$$\phi_k = \arg\min_v \tfrac1N \sum_i \omega_i\, (\delta_i - J_i v)^2
+         + \lambda\, |v - \mu\, \phi_{k-1}|_D^2,
+  \qquad \theta \leftarrow \theta - (1 - \mu)\, \phi_k,$$
+which is the step above for $\mu = 0$ and $D = I$, and SPRING (Goldshlager et al., 2024) for
+$D = I$. A diagonal $D$ says how far each parameter may go, which the few rows of a batch cannot;
+with Adam's, the step is Adam's for $\lambda \to \infty$ and Gauss-Newton for $\lambda \to 0$.
 """
 
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
+from ..envs.base import AbstractEnv
 from ..fisher import Scalar
-from ..objectives import Batch
+from ..objectives import Batch, residual_rows
+from ..occupancy.base import require_space
 from ..policies import Flow, Tabular, masked_log_softmax
 from ..statespace import StateSpace
 
 
-def gauss_newton_step(gram: Float[Array, "n n"], batch: Batch, damping: Scalar) -> Flow:
-    r"""The step $\Delta$ above, for squared residuals or any penalty (by iterated least squares).
+def proximal_step(
+    gram: Float[Array, "n n"],
+    batch: Batch,
+    damping: Scalar,
+    centre: Flow | None = None,
+    scale: Flow | None = None,
+) -> Flow:
+    r"""$\phi_k$ above, for squared residuals or any penalty (by iterated least squares).
 
     Args:
-        gram: $J J^\top$.
+        gram: $J D^{-1} J^\top$.
         batch: the residuals.
         damping: $\lambda$.
+        centre: $\mu\, \phi_{k-1}$, zero if None.
+        scale: the diagonal of $D^{-1}$, ones if None.
     """
     root = jnp.sqrt(batch.least_squares_weights())
     system = root[:, None] * gram * root + batch.size * damping * jnp.eye(batch.size)
-    solution = jsl.cho_solve(jsl.cho_factor(system, lower=True), root * batch.residuals)
-    return batch.pull(-root * solution)
+    left = batch.residuals if centre is None else batch.residuals - batch.push(centre)
+    solution = jsl.cho_solve(jsl.cho_factor(system, lower=True), root * left)
+    step = batch.pull(root * solution)
+    if scale is not None:
+        step = jax.tree.map(jnp.multiply, step, scale)
+    return step if centre is None else jax.tree.map(jnp.add, centre, step)
+
+
+def residual_gram(
+    env: AbstractEnv, flow: Flow, batch: Batch, scale: Flow | None = None
+) -> Float[Array, "n n"]:
+    r"""$J D^{-1} J^\top$, for a table from shared states, for a network from the rows of $J$.
+
+    Where the rows of a whole batch would not fit, they are made in blocks, each as often as
+    there are blocks.
+    """
+    if isinstance(flow.forward, Tabular):
+        if scale is not None:
+            raise ValueError("a table has no scale in sample space: set scaled to false")
+        return tabular_gram(require_space(env, "a table in sample space"), flow, batch)
+    inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
+    if batch.rows is not None:
+        return (batch.rows * inverse) @ batch.rows.T
+    starts = jnp.arange(0, batch.size, _BLOCK)
+
+    def rows(start):
+        index = jnp.minimum(start + jnp.arange(_BLOCK), batch.size - 1)
+        some = jax.tree.map(lambda x: x[:, index], batch.paths)
+        return residual_rows(batch.objective, env, flow, some)[1]
+
+    def strip(start):
+        left = rows(start) * inverse
+        return jax.lax.map(lambda other: left @ rows(other).T, starts)
+
+    blocks = jax.lax.map(strip, starts)
+    gram = jnp.moveaxis(blocks, 2, 1).reshape(2 * (starts.size * _BLOCK,))
+    return gram[: batch.size, : batch.size]
+
+
+_BLOCK = 64
+"""Trajectories in a block."""
 
 
 def tabular_gram(space: StateSpace, flow: Flow, batch: Batch) -> Float[Array, "n n"]:
     r"""$J J^\top$ over tabular policies and $\log Z$, from the states that trajectories share."""
-    if not isinstance(flow.forward, Tabular):
-        raise ValueError(
-            f"the sample-space solver is for tables so far, got a {type(flow.forward).__name__} "
-            "forward policy"
-        )
     paths = batch.paths
     gram = 1.0 + score_gram(space, batch)
     if isinstance(flow.backward, Tabular):

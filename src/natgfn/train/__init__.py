@@ -10,3 +10,4 @@ from .run import Run as Run
 from .sources import AbstractSource as AbstractSource
 from .sources import Fresh as Fresh
 from .sources import Replay as Replay
+from .teacher import Teacher as Teacher

@@ -15,6 +15,9 @@ from ..sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, roll
 from ..statespace import StateSpace
 from .sources import AbstractSource, Fresh
 
+_MEMORY = 0x3E3
+"""Sets the key of what a source starts with apart from those of training."""
+
 
 class TrainState(eqx.Module):
     """Everything a run needs to go on; what is not here cannot change a result."""
@@ -68,12 +71,13 @@ class Algorithm(eqx.Module):
 
     def init(self, flow: Flow, seed: int) -> TrainState:
         params = eqx.filter(flow, eqx.is_inexact_array)
+        key = jax.random.key(seed)
         return TrainState(
             flow=flow,
             optimiser=self.rule.transform().init(params),
-            memory=self.source.init(self.env, flow),
+            memory=self.source.init(self.env, flow, key=jax.random.fold_in(key, _MEMORY)),
             visited=jnp.zeros(self.env.num_terminal, bool),
-            key=jax.random.key_data(jax.random.key(seed)),
+            key=jax.random.key_data(key),
             step=jnp.array(0),
             rejected=jnp.array(0),
         )

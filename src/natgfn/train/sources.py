@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ..envs.base import AbstractEnv
 from ..objectives import Batch
-from ..occupancy.base import require_space
 from ..policies import Flow
 from ..sampling import AbstractProposal, Buffer, Trajectories, rollback, rollout
+from ..statespace import StateSpace
 
 PRIORITIES = ("reward", "loss", "teacher", "none")
 
@@ -20,13 +19,13 @@ class AbstractSource(eqx.Module):
     """Draws the trajectories of each update, and learns from them."""
 
     @abstractmethod
-    def init(self, env: AbstractEnv, flow: Flow) -> PyTree:
+    def init(self, env: StateSpace, flow: Flow, *, key: PRNGKeyArray) -> PyTree:
         """What it remembers before the first update."""
 
     @abstractmethod
     def draw(
         self,
-        env: AbstractEnv,
+        env: StateSpace,
         flow: Flow,
         proposal: AbstractProposal,
         num: int,
@@ -38,14 +37,14 @@ class AbstractSource(eqx.Module):
         """The trajectories of an update."""
 
     @abstractmethod
-    def learn(self, env: AbstractEnv, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
+    def learn(self, env: StateSpace, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
         """What it remembers after that update."""
 
 
 class Fresh(AbstractSource):
     """New trajectories from the proposal for every update."""
 
-    def init(self, env, flow):
+    def init(self, env, flow, *, key):
         return None
 
     def draw(self, env, flow, proposal, num, memory, step, *, key):
@@ -79,9 +78,9 @@ class Replay(AbstractSource):
         if self.capacity is not None and self.capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {self.capacity}")
 
-    def init(self, env, flow):
-        objects = require_space(env, "replay").num_terminal
-        return Buffer.empty(max(objects // 10, 1) if self.capacity is None else self.capacity)
+    def init(self, env, flow, *, key):
+        tenth = max(env.num_terminal // 10, 1)
+        return Buffer.empty(tenth if self.capacity is None else self.capacity)
 
     def draw(self, env, flow, proposal, num, memory, step, *, key):
         def fresh():
@@ -94,7 +93,7 @@ class Replay(AbstractSource):
             step % 2 == 0, lambda: self.remember(env, batch, memory), lambda: memory
         )
 
-    def remember(self, env: AbstractEnv, batch: Batch, memory: Buffer) -> Buffer:
+    def remember(self, env: StateSpace, batch: Batch, memory: Buffer) -> Buffer:
         """Insert the objects of a batch."""
         ends = batch.paths.last
         priorities = {
@@ -103,17 +102,15 @@ class Replay(AbstractSource):
             "teacher": teacher_reward(batch.residuals),
             "none": jnp.zeros(batch.size),
         }
-        objects = ends - require_space(env, "replay").num_inner
-        return memory.insert(objects, priorities[self.priority])
+        return memory.insert(ends - env.num_inner, priorities[self.priority])
 
 
 def replay(
-    env: AbstractEnv, flow: Flow, memory: Buffer, num: int, *, key: PRNGKeyArray
+    env: StateSpace, flow: Flow, memory: Buffer, num: int, *, key: PRNGKeyArray
 ) -> Trajectories:
     """Draw objects from a buffer, and a path to each."""
-    space = require_space(env, "replay")
     draw_key, path_key = jax.random.split(key)
-    ends = space.num_inner + memory.draw(num, key=draw_key)
+    ends = env.num_inner + memory.draw(num, key=draw_key)
     return rollback(env, flow.backward, ends, key=path_key)
 
 
