@@ -387,9 +387,11 @@ def test_a_network_resumes_bit_by_bit(run, tmp_path):
     assert lines(options["out"]) == lines(whole)
 
 
-def test_the_sample_space_rule_refuses_a_network():
-    with pytest.raises(ValueError, match=r"for tables so far, got a MLP forward policy"):
-        ng.train(GRID, ng.optim.SampleSpace(), updates=1, **OPTIONS)
+def test_the_default_rule_of_a_network_learns_without_tuning():
+    found = ng.train(GRID, updates=300, **OPTIONS)
+    assert found.configuration["rule"]["momentum"] == 0.9
+    kl = found.metrics["kl"]
+    assert np.all(kl[-1] < 0.05 * kl[0])
 
 
 def test_a_network_can_be_configured():

@@ -61,7 +61,7 @@ def train(
     Args:
         env: the environment; it is enumerated first, and must be small enough for that.
         rule: how a batch becomes an update; by default the natural step in sample space,
-            `optim.SampleSpace`, which has nothing to tune.
+            `optim.SampleSpace`; as it is, it becomes `optim.SampleSpace.network()` for a network.
         policy: the forward policy, a table (`policies.Table`) or a network (`policies.Network`).
         objective: trajectory balance, with squared residuals unless told otherwise.
         backward: makes the backward policy: `Uniform.backward` over the parents,
@@ -176,6 +176,8 @@ def _prepare(
     if certify_every is not None and certify_every < 1:
         raise ValueError(f"certify_every must be at least 1, got {certify_every}")
 
+    if rule == SampleSpace() and not isinstance(policy, Table):
+        rule = SampleSpace.network()
     space = enumerate_states(env)
     if impossible := int(np.isinf(space.log_rewards).sum()):
         raise ValueError(
