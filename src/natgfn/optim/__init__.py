@@ -11,3 +11,5 @@ from .rules import Euclidean as Euclidean
 from .rules import FisherAdam as FisherAdam
 from .rules import Natural as Natural
 from .rules import SampleSpace as SampleSpace
+from .trust_region import kl_trust_region as kl_trust_region
+from .trust_region import levenberg_marquardt as levenberg_marquardt

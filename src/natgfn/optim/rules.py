@@ -19,6 +19,7 @@ from ..solvers import (
     residual_gram,
 )
 from .natural import by_part, fitted_natural_gradient, natural_gradient, own_log_z, proximal
+from .trust_region import kl_trust_region, levenberg_marquardt
 
 
 class AbstractRule(eqx.Module):
@@ -151,6 +152,9 @@ class FisherAdam(AbstractRule):
         backward_rate: of the backward policy.
         log_z_rate: of Adam steps for $\log Z$.
         clip: the largest norm of the gradient of all parameters, if any.
+        kl: the largest divergence of a step of the forward policy, if any (`kl_trust_region`).
+        adaptive: whether the damping follows the fit of the residuals' linear model
+            (`levenberg_marquardt`), from `damping` on; a certificate knows the latter only.
     """
 
     solver: AbstractSolver = ConjugateGradients()
@@ -162,23 +166,35 @@ class FisherAdam(AbstractRule):
     backward_rate: float = 0.01
     log_z_rate: float = 0.1
     clip: float | None = None
+    kl: float | None = None
+    adaptive: bool = False
 
     def __check_init__(self):
         check_rates(self)
         check_momentum(self.momentum)
         self.solver.check_damping(self.damping)
+        if self.kl is not None and not 0 < self.kl < float("inf"):
+            raise ValueError(f"kl must be positive and finite, got {self.kl}")
+        if self.adaptive:
+            require_positive(self.damping)
 
     def transform(self):
+        if self.adaptive:
+            return clipped(self.clip, levenberg_marquardt(self._steps, self.damping))
+        return clipped(self.clip, self._steps(self.damping))
+
+    def _steps(self, damping):
         moment = optax.ema(self.momentum)
-        solve = natural_gradient(self.solver, self.damping)
+        solve = natural_gradient(self.solver, damping)
         order = (solve, moment) if self.momentum_after else (moment, solve)
-        forward = optax.chain(*order, optax.sgd(self.rate))
-        steps = by_part(forward, optax.sgd(self.backward_rate), optax.adam(self.log_z_rate))
-        return clipped(self.clip, steps)
+        bound = () if self.kl is None else (kl_trust_region(self.kl),)
+        forward = optax.chain(*order, optax.sgd(self.rate), *bound)
+        return by_part(forward, optax.sgd(self.backward_rate), optax.adam(self.log_z_rate))
 
     def context(self, env, flow, batch):
         visited = self.occupancy(env, flow.forward, batch)
-        return {"fisher": Fisher(env, flow.forward, visited)}
+        fisher = Fisher(env, flow.forward, visited)
+        return {"fisher": fisher, "env": env, "flow": flow, "batch": batch}
 
     def metric(self):
         return self.occupancy, self.damping
