@@ -53,4 +53,5 @@ class Buffer(eqx.Module):
         rank = jnp.arange(self.objects.size)
         weights = jnp.where(rank < count, 1 / (0.01 * count + rank), 0.0)
         ranks = invert_cdf(weights, jax.random.uniform(key, (num,)))
-        return self.objects[jnp.lexsort((self.stamps, -self.priorities))[ranks]]
+        order = jnp.lexsort((self.stamps, -self.priorities, self.stamps == 0))
+        return self.objects[order[ranks]]

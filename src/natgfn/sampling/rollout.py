@@ -131,8 +131,8 @@ def _where(condition: Bool[Array, " n"], x: Array, y: Array) -> Array:
 
 
 def invert_cdf(
-    probabilities: Float[Array, "*batch actions"], uniform: Float[Array, "*batch"]
-) -> Int[Array, "*batch"]:
+    probabilities: Float[Array, "*#batch actions"], uniform: Float[Array, "*#batch"]
+) -> Int[Array, "*#batch"]:
     """The action at which the cumulative probability passes `uniform`.
 
     One uniform number an action draw, instead of a Gumbel for each action. Scaling by the
