@@ -1,0 +1,133 @@
+"""The deceptive experiment on a tiny grid: run in parts, merged, and laid out on its page."""
+
+import json
+
+import pytest
+
+from natgfn import NatgfnError
+from natgfn.experiments import deceptive, reproduce
+from natgfn.experiments.deceptive import COLUMNS, OURS, PAPER, Method, Scale, sample_space
+from natgfn.optim import Adam
+
+TINY = Scale({6: 6}, (4,), 2, 1, 1, 5)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Three methods and a sweep of one trial, trained in two calls."""
+    out = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(deceptive.SCALES, "smoke", TINY)
+        methods = {
+            "Adam": Method(Adam(1e-3)),
+            "Adam, eps": Method(Adam(1e-3), proposal=deceptive.EXPLORE),
+            OURS: deceptive.METHODS[OURS],
+        }
+        patch.setattr(deceptive, "METHODS", methods)
+        sweeps = {
+            "Adam": {"rate 0.01": Method(Adam(1e-2))},
+            OURS: {"damping 5": sample_space(5.0)},
+        }
+        patch.setattr(deceptive, "SWEEPS", sweeps)
+        reproduce("deceptive", out=out, only=["Adam", "seed=0"])
+        out.joinpath("first.json").write_text(out.joinpath("deceptive.smoke.json").read_text())
+        trained = stamps(out)
+        page = reproduce("deceptive", out=out)
+        assert trained.items() <= stamps(out).items()  # not trained again
+        out.joinpath("second.md").write_text(page.read_text())
+        everything, kept = load(out), stamps(out)
+        reproduce("deceptive", out=out, only=["nothing has this title"])
+        assert stamps(out) == kept
+        assert load(out)["runs"] == everything["runs"]
+    return out
+
+
+def stamps(out) -> dict[str, int]:
+    found = (out / ".work").rglob("checkpoint.npz")
+    return {path.parent.name: path.stat().st_mtime_ns for path in found}
+
+
+def load(out, name="deceptive.smoke.json") -> dict:
+    return json.loads((out / name).read_text())
+
+
+def titles(results) -> set[tuple]:
+    return {(e["batch"], e["name"], e["seed"]) for e in results["runs"]}
+
+
+def test_a_part_trains_what_has_all_its_words(out):
+    assert titles(load(out, "first.json")) == {(16, "Adam", 0), (16, "Adam, eps", 0)}
+
+
+def test_a_second_call_adds_the_rest(out):
+    """Sweeps, then what they choose, also with large batches."""
+    sweep, ours = deceptive.SWEEP_SEED, f"{OURS}, tuned"
+    assert titles(load(out)) == {
+        (16, "Adam", 0),
+        (16, "Adam, eps", 0),
+        (16, OURS, 0),
+        (16, "Adam (rate 0.01)", sweep),
+        (16, f"{OURS} (damping 5)", sweep),
+        (16, "Adam, tuned", 0),
+        (16, ours, 0),
+        (5, "Adam, tuned", 0),
+        (5, ours, 0),
+    }
+    assert load(out)["best"] == {"Adam": "rate 0.01", OURS: "damping 5"}
+    first = {e["name"]: e for e in load(out, "first.json")["runs"]}
+    again = {e["name"]: e for e in load(out)["runs"] if e["batch"] == 16}
+    assert {name: again[name] for name in first} == first
+
+
+def test_the_page_has_a_table_for_every_setting_and_step(out):
+    text = (out / "second.md").read_text()
+    for batch in (16, 5):
+        for step in (4, 6):
+            assert f"## H = 6, batch {batch}, {step:,} updates" in text
+    assert "Best: Adam: rate 0.01; Natural (sample space): damping 5." in text
+    assert "is ahead of Adam, tuned in discovered" in text
+    entry = next(e for e in load(out)["runs"] if (e["batch"], e["name"]) == (16, "Adam, eps"))
+    assert entry["steps"] == [0, 2, 4, 6]
+    assert text.count(f"| Adam, eps | 1 | {entry['tv'][2]:.4g} ± 0 |") == 1
+    assert len(list(out.glob("*.png"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "expected"),
+    [
+        ((128, 15_000), "Adam", (0.1171, 676, -0.4542, 0.2281, 0.1055, 0.0154)),
+        ((128, 15_000), "SGD, eps", (0.7567, 345, -8.1775, 7.9513, 7.3366, 0.4433)),
+        ((128, 15_000), "Adaptive Teacher", (0.1965, 676, -0.7283, 0.5021, 0.3258, 0.0418)),
+        ((256, 15_000), "Natural CG", (0.2753, 2405, None, None, 1.0838, None)),
+        ((256, 30_000), "Adam, eps", (0.3371, 1672, None, None, 0.5559, None)),
+        ((256, 30_000), "Natural K-FAC", (0.1706, 2569, None, None, 1.4652, None)),
+    ],
+)
+def test_the_papers_numbers_are_those_of_its_tables(setting, method, expected):
+    found = [float(entry.split("±")[0]) for entry in PAPER[setting][method]]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert theirs is None or mine == theirs
+
+
+def test_the_papers_tables_are_whole_and_consistent():
+    """ELBO and gap add up to the expected log-reward of the target in every row."""
+    paper = {name for name in deceptive.METHODS if name != OURS}
+    for (side, _), rows in PAPER.items():
+        assert rows.keys() == paper
+        for entries in rows.values():
+            assert len(entries) == len(COLUMNS)
+            mean = [float(x) for entry in entries for x in entry.split("±")][::2]
+            assert mean[2] + mean[3] == pytest.approx({128: -0.2261, 256: -0.2510}[side], abs=2e-4)
+
+
+def test_an_experiment_without_parts_refuses_only(tmp_path):
+    with pytest.raises(NatgfnError, match="triangle cannot be run in parts") as caught:
+        reproduce("triangle", out=tmp_path, only=["Adam"])
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "deceptive.smoke.json").write_text("{")
+    with pytest.raises(NatgfnError, match=r"cannot merge with .*deceptive\.smoke\.json"):
+        reproduce("deceptive", out=tmp_path)
