@@ -6,6 +6,7 @@ r"""Certificates: the paper's propositions and bounds as numbers.
 - `statements`: all of them with random instances, for tests and the results page;
 - `pencil`: $\rho_\lambda$ and $\gamma_{B,\lambda}$ of operators, without a matrix; `tabular`:
   the same of tables, in closed form;
+- `ceiling`: what $\rho_\lambda$ of a network cannot exceed, from the rows of a few states;
 - `certificate`: all of it for a policy in training.
 """
 

@@ -58,7 +58,8 @@ class Effort(NamedTuple):
     iterations: int = 64
     """Of eigenvalue iterations and of linear solves, at most."""
     complete: bool = True
-    """Whether to solve for directions and for the coupling of layers, too."""
+    """Whether to solve for directions and for the coupling of layers, too. Twenty updates buy that
+    only where batches are large beside the environment, as 128 trajectories on a grid of side 4."""
 
     @classmethod
     def of_twenty_updates(cls, algorithm: Algorithm) -> "Effort":
@@ -71,8 +72,7 @@ class Effort(NamedTuple):
         space = require_space(algorithm.env, "a certificate")
         update = space.max_steps * (5 + 0.4 * algorithm.batch)
         products = int(8 * update / (0.2 * space.num_inner))
-        states = min(int(1.5 * update**0.5), 48)
-        return cls(0, states, min(max(products // 12, 1), 8), products >= 300)
+        return cls(0, 24, min(max(products // 6, 2), 8), products >= 300)
 
 
 def certify_states(
@@ -213,7 +213,7 @@ class Look(NamedTuple):
 
 def _look_at_table(subject: Subject) -> Look:
     """Closed forms, but for the metric of whole trajectories, which has no blocks."""
-    fisher, damping = subject.fisher, subject.damping
+    fisher, effort, damping = subject.fisher, subject.effort, subject.damping
     space = require_space(subject.algorithm.env, "a certificate")
     blocks = tabular.blocks_of(fisher)
     exact = tabular.metric(blocks, damping)
@@ -229,7 +229,8 @@ def _look_at_table(subject: Subject) -> Look:
             damping,
             Inverse(exact.solve, exact.solve),
             key=subject.key,
-            iterations=subject.effort.iterations,
+            # Each extends the space by two vectors, that of a quick network by one.
+            iterations=effort.iterations if effort.rank else effort.iterations // 2,
         )
         numbers |= {"rho": found.value, "rho_error": found.error}
         return Look(numbers, exact, surrogate)
@@ -267,7 +268,9 @@ def _look_at_network(subject: Subject) -> Look:
     root = pencil.surrogate
     if len(visited.weights) < len(fisher.occupancy.weights):
         root = fisher_root(Fisher(fisher.env, fisher.policy, visited))
-    surrogate = Metric(root, _iterated(root, damping, effort.iterations * (2 if effort.rank else 1)))
+    surrogate = Metric(
+        root, _iterated(root, damping, effort.iterations * (2 if effort.rank else 1))
+    )
     if not effort.complete:
         return Look(numbers, None, surrogate)
     # A product of all layer blocks costs as much as one of the Fisher for each layer.

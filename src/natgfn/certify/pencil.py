@@ -217,13 +217,15 @@ def extreme_pairs(
     def extend(space, new, place):
         """Put vectors, made orthogonal to the others and of unit norm, into the space."""
         basis, rows = space
-        for i, x in enumerate(new):
-            whole = jnp.linalg.norm(x)
-            for _ in range(2):
-                x = x - (basis @ x) @ basis
-            left = jnp.linalg.norm(x)
+        for _ in range(2):
+            new = new - (new @ basis.T) @ basis
+        for i, whole in enumerate(new):
+            # The second must be orthogonal to the first, too.
+            rest = whole - (basis @ whole) @ basis
+            left = jnp.linalg.norm(rest)
             # What is lost in rounding is no new direction.
-            x = jnp.where(left > 1e-6 * whole, x / jnp.where(left > 0, left, 1), 0.0)
+            kept = left > 1e-6 * jnp.linalg.norm(whole)
+            x = jnp.where(kept, rest / jnp.where(kept, left, 1), 0.0)
             basis, rows = basis.at[place + i].set(x), rows.at[place + i].set(push(x))
         return basis, rows
 

@@ -1,0 +1,102 @@
+"""Limits on the relative error from few states, against dense matrices."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import float64
+
+import natgfn as ng
+from natgfn.certify.ceiling import ceiling, shared_rows
+from natgfn.certify.pencil import extreme_pairs
+from natgfn.certify.surrogate import relative_error
+from natgfn.fisher import Fisher, Occupancy
+from natgfn.occupancy import Exact
+from natgfn.policies import Network, Tabular
+from natgfn.sampling import OnPolicy, rollout
+from natgfn.statespace import enumerate_states
+
+SPACE = enumerate_states(ng.envs.Hypergrid(side=5))
+
+
+def network(seed, scale=2.5):
+    policy = Network(width=6, depth=1)(SPACE, key=jax.random.key(seed))
+    return jax.tree.map(lambda x: scale * x.astype(float) if eqx.is_inexact_array(x) else x, policy)
+
+
+def sampled(policy, num, seed, scores):
+    paths = rollout(SPACE, policy, OnPolicy(), num, key=jax.random.key(seed))
+    weights = jnp.where(paths.live, 1 / num, 0.0).ravel()
+    return Occupancy(paths.before.ravel(), weights, paths.actions.ravel() if scores else None)
+
+
+@eqx.filter_jit
+def look(policy, visited, damping, states, iterations=2, both=False):
+    """Limit, estimate and the true relative error."""
+    fisher = Fisher(SPACE, policy, Exact()(SPACE, policy))
+    pencil = shared_rows(fisher, visited)
+    limit = ceiling(fisher, pencil, damping, states)
+    found = extreme_pairs(pencil, damping, limit.inverse, limit.start, iterations, both=both)
+    surrogate = Fisher(SPACE, policy, visited).as_matrix()
+    return limit, found, fisher.as_matrix(), surrogate
+
+
+@pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.parametrize("states", [1, 6, 99])
+@float64
+def test_the_certified_interval_has_the_dense_relative_error(scores, states):
+    for seed in range(6):
+        for num, damping in ((8, 1e-3), (64, 1e-1)):
+            policy = network(seed)
+            visited = sampled(policy, num, seed, scores)
+            limit, found, exact, other = look(policy, visited, np.float64(damping), states)
+            rho = float(relative_error(exact, other, damping))
+            assert found.value <= rho * (1 + 1e-9)
+            assert limit.value >= rho * (1 - 1e-9)
+            assert found.value + found.error >= found.value
+            if states > SPACE.num_inner and rho > 1:
+                np.testing.assert_allclose(limit.value, rho, rtol=1e-6)
+                np.testing.assert_allclose(found.value, rho, rtol=1e-6)
+
+
+@float64
+def test_the_pencil_and_the_inverse_of_a_certificate_are_those_of_the_matrices():
+    policy = network(0)
+    fisher = Fisher(SPACE, policy, Exact()(SPACE, policy))
+    for scores in (False, True):
+        visited = sampled(policy, 8, 1, scores)
+        pencil = shared_rows(fisher, visited)
+        eye = jnp.eye(pencil.rows.size)
+        other = Fisher(SPACE, policy, visited).as_matrix()
+        np.testing.assert_allclose(jax.vmap(pencil.fisher.mv)(eye), fisher.as_matrix(), atol=1e-12)
+        np.testing.assert_allclose(jax.vmap(pencil.surrogate.mv)(eye), other, atol=1e-12)
+        damped = fisher.as_matrix() + 0.1 * eye
+        inverse = np.linalg.inv(damped)
+        whole, part = (ceiling(fisher, pencil, 0.1, states) for states in (25, 5))
+        np.testing.assert_allclose(jax.vmap(whole.inverse.near)(eye), inverse, atol=1e-8)
+        rank = np.trace(fisher.as_matrix() @ inverse)
+        np.testing.assert_allclose(whole.effective_rank, rank, rtol=1e-8)
+        assert part.effective_rank <= rank
+        above = np.asarray(jax.vmap(part.inverse.above)(eye))
+        assert np.linalg.eigvalsh(above - inverse).min() >= -1e-8
+
+
+@float64
+def test_the_ratio_alone_certifies_a_table_with_little_damping():
+    """There no state helps another: the limit of the ratios is attained."""
+    logits = jax.random.normal(jax.random.key(0), (SPACE.num_inner, SPACE.num_actions))
+    policy = Tabular(logits)
+    visited = sampled(policy, 8, 1, scores=False)
+    limit, _, exact, other = look(policy, visited, np.float64(1e-9), 1)
+    rho = float(relative_error(exact, other, 1e-9))
+    assert rho > 1
+    assert rho * (1 - 1e-9) <= float(limit.value) <= 1.01 * rho
+
+
+@float64
+def test_the_exact_occupancy_is_certified_at_zero():
+    policy = network(0)
+    limit, found, _, _ = look(policy, Exact()(SPACE, policy), np.float64(1e-3), 4)
+    assert float(limit.value) <= 1e-12
+    assert float(found.value) <= 1e-12
