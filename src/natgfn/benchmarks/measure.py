@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..optim import AbstractRule
 from ..policies import AbstractDesign, Flow, Table, Uniform
 from ..statespace import StateSpace
-from ..train import Algorithm, advance
+from ..train import AbstractSource, Algorithm, Fresh, advance
 from ..train.algorithm import stack_seeds
 
 
@@ -31,6 +31,11 @@ class Measurement(NamedTuple):
         return good
 
 
+def inform(what: str, *values: str) -> None:
+    """Print a line without a limit."""
+    print(f"{what:<60}{values[0]:>10}   {'  '.join(values[1:])}".rstrip())
+
+
 class Timer:
     """One rule on one environment, ready to be timed again and again."""
 
@@ -40,8 +45,10 @@ class Timer:
         rule: AbstractRule,
         batch: int = 128,
         design: AbstractDesign = Table(),
+        source: AbstractSource = Fresh(),
     ):
-        self.algorithm = Algorithm(env=space, rule=rule, batch=batch).with_traced_numbers()
+        algorithm = Algorithm(env=space, rule=rule, batch=batch, source=source)
+        self.algorithm = algorithm.with_traced_numbers()
         forward = design(space, key=jax.random.key(0))
         flow = Flow(forward, Uniform.backward(space), jnp.array(0.0))
         self.states = stack_seeds(lambda seed: self.algorithm.init(flow, seed), [0])
