@@ -17,7 +17,7 @@ from natgfn import statespace
 from natgfn.check import check_environment
 from natgfn.envs import DeceptiveGrid
 from natgfn.envs.hypergrid import GridState
-from natgfn.policies import Tabular, forward_probs
+from natgfn.policies import Network, Tabular, forward_probs
 from natgfn.statespace import enumerate_states
 
 SMALL = {
@@ -194,6 +194,20 @@ def test_terminal_law_of_the_uniform_policy_counts_paths(large):
     modes = large.log_rewards == large.log_rewards.max()
     hit = {128: 1.0e-5, 256: 2.1e-10}[large.env.side]
     assert law[modes].sum() == pytest.approx(hit, rel=0.05)
+
+
+def test_terminal_law_of_a_network_sums_to_one(large):
+    """A network that seldom stops, so that the far cells have their share."""
+    with jax.enable_x64(True):
+        network = Network()(large, key=jax.random.key(0))
+        network = eqx.tree_at(lambda n: n.rest[-1].bias, network, jnp.array([0.0, 0.0, -5.0]))
+        _, law = eqx.filter_jit(lambda n: statespace.occupancy(large, forward_probs(large, n)))(
+            network
+        )
+        law = np.asarray(law)
+    assert law.sum() == pytest.approx(1, abs=1e-12)
+    walls = np.any(np.asarray(large.terminals.cell) == large.env.side - 1, axis=1)
+    assert 0.05 < law[walls].sum() < 0.95
 
 
 # The rest of the interface.
