@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..fisher import Fisher, Occupancy, Scalar
 from ..objectives import Batch, Squared
-from ..occupancy import Exact
+from ..occupancy import Exact, Sampled
 from ..occupancy.base import require_space
 from ..policies import Flow, Tabular, backward_table, forward_table
 from ..sampling import OnPolicy
@@ -193,9 +193,8 @@ class Subject(NamedTuple):
     damping: Scalar
 
     def visited(self) -> Occupancy:
-        """Where the surrogate goes."""
-        occupancy, _ = self.algorithm.rule.metric()
-        assert occupancy is not None, "the sample-space rule is for tables so far"
+        """Where the surrogate goes; that of whole trajectories of a network, step by step."""
+        occupancy = self.algorithm.rule.metric()[0] or Sampled()
         # On a tree the exact occupancy would be given only where the batch needs it.
         if isinstance(occupancy, Exact):
             return self.fisher.occupancy

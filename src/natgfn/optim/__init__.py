@@ -2,6 +2,7 @@
 
 from .natural import by_part as by_part
 from .natural import fitted_natural_gradient as fitted_natural_gradient
+from .natural import limit_divergence as limit_divergence
 from .natural import natural_gradient as natural_gradient
 from .natural import own_log_z as own_log_z
 from .natural import proximal as proximal

@@ -116,6 +116,24 @@ def proximal(
     return _transformation(init, update)
 
 
+def limit_divergence(limit: Scalar) -> optax.GradientTransformationExtraArgs:
+    r"""Shorten a step $\Delta$ until $\frac{1}{2N} \sum_i (z_i^\top \Delta)^2$ is at most `limit`.
+
+    That is the divergence of trajectory laws to second order (`eq:prelim_kl_expansion`), as far
+    as the batch sees it: no measurement is needed. `update` takes `batch`.
+    """
+
+    def update(updates, state, params=None, *, batch, **extra: Any):
+        still = jax.tree.map(jnp.zeros_like, updates)
+        change = batch.push(eqx.tree_at(lambda flow: flow.forward, still, updates.forward))
+        predicted = jnp.mean(change**2) / 2
+        safe = jnp.where(predicted > limit, predicted, 1.0)
+        scale = jnp.where(predicted > limit, jnp.sqrt(limit / safe), 1.0)
+        return jax.tree.map(lambda x: scale * x, updates), state
+
+    return _transformation(lambda _: optax.EmptyState(), update)
+
+
 def own_log_z(
     steps: optax.GradientTransformationExtraArgs, log_z: optax.GradientTransformation
 ) -> optax.GradientTransformationExtraArgs:

@@ -18,7 +18,14 @@ from ..solvers import (
     require_positive,
     residual_gram,
 )
-from .natural import by_part, fitted_natural_gradient, natural_gradient, own_log_z, proximal
+from .natural import (
+    by_part,
+    fitted_natural_gradient,
+    limit_divergence,
+    natural_gradient,
+    own_log_z,
+    proximal,
+)
 from .trust_region import kl_trust_region, levenberg_marquardt
 
 
@@ -173,8 +180,7 @@ class FisherAdam(AbstractRule):
         check_rates(self)
         check_momentum(self.momentum)
         self.solver.check_damping(self.damping)
-        if self.kl is not None and not 0 < self.kl < float("inf"):
-            raise ValueError(f"kl must be positive and finite, got {self.kl}")
+        check_limit(self.kl)
         if self.adaptive:
             require_positive(self.damping)
 
@@ -213,35 +219,41 @@ class SampleSpace(AbstractRule):
         scaled: whether the damping is in Adam's metric, $\lambda \sqrt v$ with $v$ a running mean
             of squared gradients, instead of $\lambda I$.
         log_z_rate: of an Adam step for $\log Z$; by default it is part of the system.
+        kl: the largest divergence of a step, as the batch predicts it, if any.
     """
 
     damping: float = 1e-3
     momentum: float | None = None
     scaled: bool = False
     log_z_rate: float | None = None
+    kl: float | None = None
 
     def __check_init__(self):
         require_positive(self.damping)
         check_rates(self)
+        check_limit(self.kl)
         if self.momentum is not None:
             check_momentum(self.momentum)
 
     @classmethod
     def network(cls) -> "SampleSpace":
         """What a network needs."""
-        return cls(damping=20.0, momentum=0.9, scaled=True, log_z_rate=0.1)
+        return cls(damping=10.0, momentum=0.9, scaled=True, log_z_rate=0.1, kl=0.05)
 
     def transform(self):
         step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None)
-        if self.log_z_rate is None:
-            return step
-        return own_log_z(step, optax.adam(self.log_z_rate))
+        if self.kl is not None:
+            step = optax.chain(step, limit_divergence(self.kl))
+        if self.log_z_rate is not None:
+            step = own_log_z(step, optax.adam(self.log_z_rate))
+        return step
 
     def context(self, env, flow, batch):
         return {"gram": lambda scale: residual_gram(env, flow, batch, scale), "batch": batch}
 
     def metric(self):
-        return None, self.damping
+        # Another metric than the Fisher's in the damping: there is no lambda to certify.
+        return super().metric() if self.scaled else (None, self.damping)
 
 
 def clipped(
@@ -256,6 +268,11 @@ def clipped(
 def check_momentum(momentum: float) -> None:
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be from 0 to below 1, got {momentum}")
+
+
+def check_limit(kl: float | None) -> None:
+    if kl is not None and not 0 < kl < float("inf"):
+        raise ValueError(f"kl must be positive and finite, got {kl}")
 
 
 def check_rates(rule: AbstractRule) -> None:

@@ -193,15 +193,27 @@ def signals(fisher: Fisher) -> list[tuple[Inputs, Float[Array, "_ n _"]]]:
         x = jax.vmap(layer)(x)
     probs = masked_softmax(x, jax.vmap(fisher.env.forward_mask)(states))
     if occupancy.actions is None:
-        # B = Diag(sqrt(pi)) - pi sqrt(pi)^T
-        actions = jnp.eye(probs.shape[1], dtype=probs.dtype)[:, None]
-        g = jnp.sqrt(probs.T)[..., None] * (actions - probs)
+        g = covariance_root(probs)
     else:
         g = (jax.nn.one_hot(occupancy.actions, probs.shape[1], dtype=probs.dtype) - probs)[None]
     columns = [jnp.sqrt(occupancy.weights)[:, None] * g]
     for layer, slope in zip(reversed(policy.rest), reversed(slopes), strict=True):
         columns.append(columns[-1] @ layer.weight * slope)
     return list(zip(inputs, reversed(columns), strict=True))
+
+
+def covariance_root(probs: Float[Array, "n actions"]) -> Float[Array, "_ n actions"]:
+    r"""The columns of Cholesky's $B B^\top = \mathrm{Diag}(\pi) - \pi \pi^\top$, but the last.
+
+    With $s_k = \sum_{j \ge k} \pi_j$ they are $B_{kk} = \sqrt{\pi_k s_{k+1} / s_k}$ and
+    $B_{jk} = -\pi_j \sqrt{\pi_k / (s_k s_{k+1})}$ for $j > k$; the last is zero.
+    """
+    left = jnp.cumsum(probs[:, ::-1], axis=1)[:, ::-1].T
+    p, s, after = probs.T[:-1], left[:-1], left[1:]
+    good = (p > 0) & (after > 0)
+    size = jnp.where(good, jnp.sqrt(p / jnp.where(good, s, 1) / jnp.where(good, after, 1)), 0)
+    j, k = jnp.arange(probs.shape[1]), jnp.arange(len(p))[:, None, None]
+    return size[..., None] * jnp.where(j > k, -probs, jnp.where(j == k, after[..., None], 0))
 
 
 def _first_inputs(first, states) -> Inputs:

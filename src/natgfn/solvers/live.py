@@ -16,8 +16,8 @@ FEW = 64
 def on_live_rows(compute: Callable[[Fisher], PyTree], fisher: Fisher) -> PyTree:
     """`compute(fisher)`, without the rows of weight zero, for what they do not change.
 
-    The others move to the front of an array that is a 64th, a 16th, a quarter or all of the
-    rows, whichever is the smallest to hold them; only that program runs. (Not under `vmap`,
+    The others move to the front of an array that is a 64th, a 16th, a quarter, half or all of
+    the rows, whichever is the smallest to hold them; only that program runs. (Not under `vmap`,
     which runs them all.)
     """
     occupancy = fisher.occupancy
@@ -35,6 +35,6 @@ def on_live_rows(compute: Callable[[Fisher], PyTree], fisher: Fisher) -> PyTree:
         states, actions = jax.tree.map(lambda x: x[picked], (occupancy.states, occupancy.actions))
         return compute(Fisher(fisher.env, fisher.policy, Occupancy(states, weights, actions)))
 
-    sizes = [size for size in (rows // 64, rows // 16, rows // 4) if size >= FEW] + [rows]
+    sizes = [rows // part for part in (64, 16, 4, 2) if rows // part >= FEW] + [rows]
     branches = [partial(on_first, size) for size in sizes]
     return jax.lax.switch(jnp.searchsorted(jnp.array(sizes), count), branches)
