@@ -345,6 +345,23 @@ def test_a_teacher_takes_every_fourth_turn(small):
     assert len(set(drawn[:3])) == 3
 
 
+def test_a_student_learns_from_paths_alone(small):
+    """Other teachers change its update only where they drew the paths."""
+    algorithm = Algorithm(small.space, Adam(), source=TEACHER, batch=8)
+    step = eqx.filter_jit(algorithm.step)
+    state = algorithm.init(networks(small), 0)
+    other = eqx.tree_at(
+        lambda s: s.memory.flow,
+        state,
+        Flow(networks(small, 7).forward, state.memory.flow.backward, jnp.array(2.0)),
+    )
+    for turns in range(3):
+        (state, _), (other, _) = step(state), step(other)
+        # The buffer is the student's alone so far, so its batch is the same too.
+        assert same(state.flow, other.flow) == (turns < 2)
+        assert not same(state.memory.flow.log_z, other.memory.flow.log_z)
+
+
 @float64
 def test_a_teacher_learns_by_clipped_adam_on_its_own_balance(small):
     """Written out over the numbers of the states, for two updates of moments."""
@@ -387,23 +404,6 @@ def test_a_teacher_learns_by_clipped_adam_on_its_own_balance(small):
         found = [eqx.filter(memory.flow.forward, eqx.is_inexact_array), memory.flow.log_z]
         for mine, theirs in zip(jax.tree.leaves(params), jax.tree.leaves(found), strict=True):
             np.testing.assert_allclose(theirs, mine, rtol=1e-9)
-
-
-def test_a_student_learns_from_paths_alone(small):
-    """Other teachers change its update only where they drew the paths."""
-    algorithm = Algorithm(small.space, Adam(), source=TEACHER, batch=8)
-    step = eqx.filter_jit(algorithm.step)
-    state = algorithm.init(networks(small), 0)
-    other = eqx.tree_at(
-        lambda s: s.memory.flow,
-        state,
-        Flow(networks(small, 7).forward, state.memory.flow.backward, jnp.array(2.0)),
-    )
-    for turns in range(3):
-        (state, _), (other, _) = step(state), step(other)
-        # The buffer is the student's alone so far, so its batch is the same too.
-        assert same(state.flow, other.flow) == (turns < 2)
-        assert not same(state.memory.flow.log_z, other.memory.flow.log_z)
 
 
 # Whole runs.
