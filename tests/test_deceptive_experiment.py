@@ -6,8 +6,8 @@ import pytest
 
 from natgfn import NatgfnError
 from natgfn.experiments import deceptive, reproduce
-from natgfn.experiments.deceptive import COLUMNS, OURS, PAPER, Method, Scale, sample_space
-from natgfn.optim import Adam
+from natgfn.experiments.deceptive import COLUMNS, OURS, PAPER, Scale, adam, sample_space
+from natgfn.train.record import Record
 
 TINY = Scale({6: 6}, (4,), 2, 1, 1, 5)
 
@@ -19,13 +19,13 @@ def out(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(deceptive.SCALES, "smoke", TINY)
         methods = {
-            "Adam": Method(Adam(1e-3)),
-            "Adam, eps": Method(Adam(1e-3), proposal=deceptive.EXPLORE),
+            "Adam": adam(1e-3),
+            "Adam, eps": adam(1e-3)._replace(proposal=deceptive.EXPLORE),
             OURS: deceptive.METHODS[OURS],
         }
         patch.setattr(deceptive, "METHODS", methods)
         sweeps = {
-            "Adam": {"rate 0.01": Method(Adam(1e-2))},
+            "Adam": {"rate 0.01": adam(1e-2)},
             OURS: {"damping 5": sample_space(5.0)},
         }
         patch.setattr(deceptive, "SWEEPS", sweeps)
@@ -131,3 +131,17 @@ def test_results_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "deceptive.smoke.json").write_text("{")
     with pytest.raises(NatgfnError, match=r"cannot merge with .*deceptive\.smoke\.json"):
         reproduce("deceptive", out=tmp_path)
+
+
+def test_a_run_that_was_stopped_at_once_has_not_begun(tmp_path):
+    assert deceptive._steps(tmp_path) == -1
+    Record(tmp_path / "record.jsonl").start({})
+    assert deceptive._steps(tmp_path) == -1
+
+
+def test_sweeps_alone_have_no_figures(out, tmp_path):
+    results = load(out)
+    sweeps = [e for e in results["runs"] if e["seed"] == deceptive.SWEEP_SEED]
+    assert len(sweeps) == 2
+    assert deceptive.figures(results | {"runs": sweeps}, tmp_path, "none") == []
+    assert "Sweeps" in deceptive.page(results | {"runs": sweeps})

@@ -19,7 +19,7 @@ from scipy import stats
 import natgfn as ng
 from natgfn import NatgfnError
 from natgfn.envs import DeceptiveGrid
-from natgfn.optim import Adam
+from natgfn.optim import AbstractRule, Adam
 from natgfn.policies import Flow, Network, Tabular, Uniform
 from natgfn.sampling import Buffer, OnPolicy, UniformMixture, log_probs, rollback, rollout
 from natgfn.train import AbstractSource, Algorithm, Replay, Teacher, advance, checkpoint
@@ -253,6 +253,34 @@ def test_replay_takes_turns(small):
         assert contents(after) == list(kept.items())
         memory = after
     assert len(set(map(tuple, replayed))) > 1
+
+
+class Spy(AbstractRule):
+    r"""Moves $\log Z$ by the mean weights of the batch, and nothing else."""
+
+    def transform(self):
+        def update(updates, state, params=None, *, batch, **extra):
+            still = jax.tree.map(jnp.zeros_like, updates)
+            seen = batch.omega.mean() + 100 * batch.weights.mean()
+            return eqx.tree_at(lambda flow: flow.log_z, still, seen), state
+
+        return optax.GradientTransformationExtraArgs(lambda _: optax.EmptyState(), update)
+
+    def context(self, env, flow, batch):
+        return {"batch": batch}
+
+
+def test_a_replayed_batch_counts_as_on_policy(small):
+    laws = {"proposal": UniformMixture(0.5), "reference": OnPolicy()}
+    algorithm = Algorithm(small.space, Spy(), source=Replay(), batch=8, **laws)
+    states = stack_seeds(lambda seed: algorithm.init(networks(small), seed), [0])
+    seen = [float(states.flow.log_z[0])]
+    for _ in range(4):
+        states, _ = advance(algorithm, states, jnp.array(1))
+        seen.append(float(states.flow.log_z[0]))
+    moves = np.diff(seen)
+    np.testing.assert_allclose(moves[1::2], 101, rtol=1e-5)
+    assert np.all(np.abs(moves[::2] - 101) > 0.1)
 
 
 def test_priorities_are_those_of_the_last_visit(small):

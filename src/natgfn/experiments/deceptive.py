@@ -139,9 +139,12 @@ class Deceptive:
 
     def trial(self, trial: Trial, method: Method, space: StateSpace) -> None:
         """Train, unless that has been done, or it is not wanted now."""
-        title, kind = str(trial), describe(method.rule)
-        if trial in self.runs and self.runs[trial]["rule"] == kind:
-            return
+        title, kind = str(trial), {name: describe(part) for name, part in method._asdict().items()}
+        for other, entry in self.runs.items():
+            # A tuned method may be the same as the one it was tuned from.
+            if other._replace(name=trial.name) == trial and entry["method"] == kind:
+                self.runs[trial] = {**entry, "name": trial.name}
+                return
         folder = self.work / "".join(c if c.isalnum() else "-" for c in title)
         finished = _steps(folder) >= self.scale.updates[trial.side]
         if not finished and not all(word in title for word in self.only):
@@ -160,7 +163,7 @@ class Deceptive:
             resume=True,
             progress=title,
         )
-        self.runs[trial] = trial._asdict() | {"rule": kind} | _summary(run, trial, folder)
+        self.runs[trial] = trial._asdict() | {"method": kind} | _summary(run, trial, folder)
 
     def compare(self, side: int) -> None:
         """Every method of a side on every seed, sweeps first."""
@@ -196,8 +199,10 @@ class Deceptive:
 
 
 def _steps(folder: Path) -> int:
+    """How far a run has come; one that was stopped at once has only a header."""
     path = folder / RECORD
-    return Record(path).read()[1][-1]["step"] if path.exists() else -1
+    lines = Record(path).read()[1] if path.exists() else []
+    return lines[-1]["step"] if lines else -1
 
 
 def _summary(run: Run, trial: Trial, folder: Path) -> dict[str, Any]:
@@ -396,6 +401,8 @@ def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:
     found = [row for row in rows(results) if row.batch == 16]
     sides = sorted({row.side for row in found})
     drawn = []
+    if not sides:  # so far there are only sweeps
+        return drawn
     for metric, label in (("discovered", "modes visited"), ("tv", "TV"), ("l1", "mean |p - π|")):
         panels = {
             f"H = {side}": {

@@ -7,7 +7,7 @@ import equinox as eqx
 import optax
 
 from ..envs.base import AbstractEnv
-from ..fisher import Fisher
+from ..fisher import Fisher, Scalar
 from ..objectives import Batch
 from ..occupancy import AbstractOccupancy, Exact, Sampled
 from ..policies import Flow
@@ -257,7 +257,7 @@ class SampleSpace(AbstractRule):
 
 
 def clipped(
-    norm: float | None, steps: optax.GradientTransformationExtraArgs
+    norm: Scalar | None, steps: optax.GradientTransformationExtraArgs
 ) -> optax.GradientTransformationExtraArgs:
     """The same steps, for gradients cut to a norm."""
     if norm is None:

@@ -110,6 +110,9 @@ class Algorithm(eqx.Module):
             self.env, flow, self.proposal, self.batch, state.memory, state.step, key=sample_key
         )
         batch = self.evaluate(flow, paths)
+        fresh = self.source.is_fresh(state.step)
+        weights = [jnp.where(fresh, x, 1.0) for x in (batch.weights, batch.omega)]
+        batch = eqx.tree_at(lambda b: [b.weights, b.omega], batch, weights)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         gradient: Any = batch.gradient()
         context = self.rule.context(self.env, flow, batch)

@@ -1,11 +1,12 @@
 """Where the trajectories of an update come from: rollouts, or a memory of earlier ones."""
 
 from abc import abstractmethod
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ..objectives import Batch
 from ..policies import Flow
@@ -36,6 +37,10 @@ class AbstractSource(eqx.Module):
     ) -> Trajectories:
         """The trajectories of an update."""
 
+    def is_fresh(self, step: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether the proposal draws the trajectories of this update."""
+        return jnp.array(True)
+
     @abstractmethod
     def learn(self, env: StateSpace, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
         """What it remembers after that update."""
@@ -58,8 +63,8 @@ class Replay(AbstractSource):
     r"""New trajectories and remembered objects, in turn.
 
     Every second update draws objects from a `sampling.Buffer` and a path to each from the
-    backward policy. Such a batch counts as on-policy in the Fisher: its weights
-    $\omega_i = q_\theta / \mu$ are set to one.
+    backward policy. There is no $\mu$ that drew such a batch, so it counts as on-policy: the
+    weights $w_i$ and $\omega_i$ of Algorithm 1 are set to one.
 
     Attributes:
         priority: what ranks the objects: `reward`, `loss` (the squared residual when the
@@ -86,7 +91,11 @@ class Replay(AbstractSource):
         def fresh():
             return rollout(env, flow.forward, proposal, num, key=key)
 
-        return jax.lax.cond(step % 2 == 0, fresh, lambda: replay(env, flow, memory, num, key=key))
+        again = partial(replay, env, flow, memory, num, key=key)
+        return jax.lax.cond(self.is_fresh(step), fresh, again)
+
+    def is_fresh(self, step):
+        return step % 2 == 0
 
     def learn(self, env, batch, memory, step):
         return jax.lax.cond(

@@ -28,7 +28,7 @@ class Teacher(AbstractSource):
 
     The teacher is a GFlowNet too. Its reward is `teacher_reward` of the student's residual, and
     it learns from every batch by trajectory balance with a $\log Z$ of its own. Like replayed
-    batches, its own count as on-policy in the Fisher.
+    batches, its own count as on-policy.
 
     Attributes:
         policy: what the teacher's forward policy looks like.
@@ -55,6 +55,9 @@ class Teacher(AbstractSource):
             lambda: replay(env, flow, memory.buffer, num, key=key),
         )
         return jax.lax.switch(step % 4, branches)
+
+    def is_fresh(self, step):
+        return step % 4 == 0
 
     def learn(self, env, batch, memory, step):
         buffer = self.replay.learn(env, batch, memory.buffer, step)
