@@ -4,6 +4,8 @@ import os
 
 # Read when NumPy is imported, which the next line does: see natgfn/__init__.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Programs of tests are compiled more often than they are run.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 from jaxtyping import install_import_hook
 
@@ -19,13 +21,6 @@ hypothesis.settings.register_profile(
     "natgfn", deadline=None, derandomize=True, max_examples=50, database=None
 )
 hypothesis.settings.load_profile("natgfn")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process for each file: its tests share what is compiled and trained."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session", params=WORLDS)

@@ -18,14 +18,8 @@ from natgfn import certify
 from natgfn.certify import conditioning, realisability, surrogate, tabular, trajectories
 from natgfn.certify.consistency import direction_errors, measured_rate
 from natgfn.certify.evidence import Bound, Identity
-from natgfn.certify.statements import (
-    STATEMENTS,
-    Statement,
-    random_gradients,
-    random_network,
-    random_pair,
-    shrunk,
-)
+from natgfn.certify.instances import random_gradients, random_network, random_pair, shrunk
+from natgfn.certify.statements import STATEMENTS, Statement
 from natgfn.envs import Hypergrid, ParentSets
 from natgfn.fisher import Fisher
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores

@@ -25,8 +25,9 @@ def network(seed, scale=2.5):
     return jax.tree.map(lambda x: scale * x.astype(float) if eqx.is_inexact_array(x) else x, policy)
 
 
-def sampled(policy, num, seed, scores):
-    paths = rollout(SPACE, policy, OnPolicy(), num, key=jax.random.key(seed))
+@eqx.filter_jit
+def sampled(policy, num, key, scores):
+    paths = rollout(SPACE, policy, OnPolicy(), num, key=key)
     weights = jnp.where(paths.live, 1 / num, 0.0).ravel()
     return Occupancy(paths.before.ravel(), weights, paths.actions.ravel() if scores else None)
 
@@ -49,7 +50,7 @@ def test_the_certified_interval_has_the_dense_relative_error(scores, states):
     for seed in range(6):
         for num, damping in ((8, 1e-3), (64, 1e-1)):
             policy = network(seed)
-            visited = sampled(policy, num, seed, scores)
+            visited = sampled(policy, num, jax.random.key(seed), scores)
             limit, found, exact, other = look(policy, visited, np.float64(damping), states)
             rho = float(relative_error(exact, other, damping))
             assert found.value <= rho * (1 + 1e-9)
@@ -63,23 +64,29 @@ def test_the_certified_interval_has_the_dense_relative_error(scores, states):
 @float64
 def test_the_pencil_and_the_inverse_of_a_certificate_are_those_of_the_matrices():
     policy = network(0)
-    fisher = Fisher(SPACE, policy, Exact()(SPACE, policy))
-    for scores in (False, True):
-        visited = sampled(policy, 8, 1, scores)
+
+    @eqx.filter_jit
+    def matrices(visited):
+        fisher = Fisher(SPACE, policy, Exact()(SPACE, policy))
         pencil = shared_rows(fisher, visited)
         eye = jnp.eye(pencil.rows.size)
-        other = Fisher(SPACE, policy, visited).as_matrix()
-        np.testing.assert_allclose(jax.vmap(pencil.fisher.mv)(eye), fisher.as_matrix(), atol=1e-12)
-        np.testing.assert_allclose(jax.vmap(pencil.surrogate.mv)(eye), other, atol=1e-12)
-        damped = fisher.as_matrix() + 0.1 * eye
-        inverse = np.linalg.inv(damped)
         whole, part = (ceiling(fisher, pencil, 0.1, states) for states in (25, 5))
-        np.testing.assert_allclose(jax.vmap(whole.inverse.near)(eye), inverse, atol=1e-8)
-        rank = np.trace(fisher.as_matrix() @ inverse)
-        np.testing.assert_allclose(whole.effective_rank, rank, rtol=1e-8)
-        assert part.effective_rank <= rank
-        above = np.asarray(jax.vmap(part.inverse.above)(eye))
-        assert np.linalg.eigvalsh(above - inverse).min() >= -1e-8
+        products = (pencil.fisher.mv, pencil.surrogate.mv, whole.inverse.near, part.inverse.above)
+        other = Fisher(SPACE, policy, visited).as_matrix()
+        ranks = whole.effective_rank, part.effective_rank
+        return fisher.as_matrix(), other, [jax.vmap(mv)(eye) for mv in products], ranks
+
+    for scores in (False, True):
+        exact, other, products, (whole, part) = matrices(
+            sampled(policy, 8, jax.random.key(1), scores)
+        )
+        inverse = np.linalg.inv(exact + 0.1 * np.eye(len(exact)))
+        for found, expected in zip(products, (exact, other, inverse), strict=False):
+            np.testing.assert_allclose(found, expected, atol=1e-8)
+        rank = np.trace(exact @ inverse)
+        np.testing.assert_allclose(whole, rank, rtol=1e-8)
+        assert part <= rank
+        assert np.linalg.eigvalsh(products[-1] - inverse).min() >= -1e-8
 
 
 @float64
@@ -87,7 +94,7 @@ def test_the_ratio_alone_certifies_a_table_with_little_damping():
     """There no state helps another: the limit of the ratios is attained."""
     logits = jax.random.normal(jax.random.key(0), (SPACE.num_inner, SPACE.num_actions))
     policy = Tabular(logits)
-    visited = sampled(policy, 8, 1, scores=False)
+    visited = sampled(policy, 8, jax.random.key(1), scores=False)
     limit, _, exact, other = look(policy, visited, np.float64(1e-9), 1)
     rho = float(relative_error(exact, other, 1e-9))
     assert rho > 1

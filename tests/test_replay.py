@@ -390,6 +390,21 @@ def test_a_student_learns_from_paths_alone(small):
         assert not same(state.memory.flow.log_z, other.memory.flow.log_z)
 
 
+def test_a_step_that_spoils_the_teacher_is_rejected_as_a_whole(small):
+    """Its gradient is not a number: nothing is learnt, and nothing remembered."""
+    algorithm = Algorithm(small.space, Adam(), source=TEACHER, batch=8)
+    state = algorithm.init(networks(small), 0)
+    state = eqx.tree_at(lambda s: s.memory.flow.log_z, state, jnp.array(jnp.inf))
+    step = eqx.filter_jit(algorithm.step)
+    for _ in range(3):
+        after, info = step(state)
+        assert not info.accepted
+        assert same((after.flow, after.memory), (state.flow, state.memory))
+        assert algorithm.source.is_fresh(after.memory, after.step)  # the buffer is empty
+        state = after
+    assert int(state.rejected) == 3
+
+
 @float64
 def test_a_teacher_learns_by_clipped_adam_on_its_own_balance(small):
     """Written out over the numbers of the states, for two updates of moments."""

@@ -24,7 +24,7 @@ def natural_gradient(
     def update(updates, state, params=None, *, fisher, **extra: Any):
         return solver.solve(fisher, updates, damping, state)
 
-    return _transformation(solver.init, update)
+    return transformation(solver.init, update)
 
 
 def fitted_natural_gradient(
@@ -66,7 +66,7 @@ def fitted_natural_gradient(
         forward = jax.tree.map(lambda v: -rate * v, direction)
         return type(updates)(forward, back, rate * mean_slope - mean), (solved, stepped)
 
-    return _transformation(init, update)
+    return transformation(init, update)
 
 
 class Proximal(NamedTuple):
@@ -113,7 +113,7 @@ def proximal(
         step = jax.tree.map(lambda x: -rate * x, phi)
         return step, Proximal(None if momentum is None else phi, square, count)
 
-    return _transformation(init, update)
+    return transformation(init, update)
 
 
 def limit_divergence(limit: Scalar) -> optax.GradientTransformationExtraArgs:
@@ -131,7 +131,7 @@ def limit_divergence(limit: Scalar) -> optax.GradientTransformationExtraArgs:
         scale = jnp.where(predicted > limit, jnp.sqrt(limit / safe), 1.0)
         return jax.tree.map(lambda x: scale * x, updates), state
 
-    return _transformation(lambda _: optax.EmptyState(), update)
+    return transformation(lambda _: optax.EmptyState(), update)
 
 
 def own_log_z(
@@ -147,7 +147,7 @@ def own_log_z(
         mine, second = log_z.update(updates.log_z, state[1], params.log_z)
         return eqx.tree_at(lambda flow: flow.log_z, stepped, mine), (first, second)
 
-    return _transformation(init, update)
+    return transformation(init, update)
 
 
 def by_part(
@@ -170,9 +170,9 @@ def by_part(
         stepped = type(updates)(**{name: value for name, (value, _) in done.items()})
         return stepped, {name: new for name, (_, new) in done.items()}
 
-    return _transformation(init, update)
+    return transformation(init, update)
 
 
-def _transformation(init: Any, update: Any) -> optax.GradientTransformationExtraArgs:
+def transformation(init: Any, update: Any) -> optax.GradientTransformationExtraArgs:
     """Optax types parameters as trees of arrays and knows no required extra arguments."""
     return optax.GradientTransformationExtraArgs(init, update)

@@ -40,6 +40,10 @@ class AbstractRule(eqx.Module):
     def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         """The extra arguments of the transformation."""
 
+    def for_network(self) -> "AbstractRule":
+        """What it becomes for a network if nothing was set."""
+        return self
+
     def metric(self) -> tuple[AbstractOccupancy | None, float]:
         """The occupancy and the damping of the Fisher that it preconditions with.
 
@@ -239,6 +243,9 @@ class SampleSpace(AbstractRule):
     def network(cls) -> "SampleSpace":
         """What a network needs."""
         return cls(damping=10.0, momentum=0.9, scaled=True, log_z_rate=0.1, kl=0.05)
+
+    def for_network(self):
+        return SampleSpace.network() if self == SampleSpace() else self
 
     def transform(self):
         step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None)

@@ -17,7 +17,7 @@ from ..fisher import Fisher, Scalar
 from ..objectives import Batch
 from ..policies import AbstractPolicy, masked_log_softmax
 from ..solvers.live import on_live_rows
-from .natural import _transformation
+from .natural import transformation
 
 
 class TrustRegion(NamedTuple):
@@ -81,7 +81,7 @@ def kl_trust_region(
         after = on_live_rows(shorten, fisher)
         return jax.tree.map(lambda x: after.scale * x, updates), after
 
-    return _transformation(init, update)
+    return transformation(init, update)
 
 
 def divergences(fisher: Fisher, moved: AbstractPolicy) -> Float[Array, " n"]:
@@ -148,7 +148,7 @@ def levenberg_marquardt(
         changed = jnp.clip(factor * state.damping, least, most)
         return step, LevenbergMarquardt(changed, ratio.astype(state.ratio.dtype), after)
 
-    return _transformation(init, update)
+    return transformation(init, update)
 
 
 def _decrease(batch: Batch, residuals: Float[Array, " n"]) -> Float[Array, ""]:

@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .rollout import invert_cdf
 
@@ -18,7 +18,7 @@ class Buffer(eqx.Module):
 
     Attributes:
         objects: numbers of objects, -1 in empty places.
-        priorities: of each, minus infinity in empty places.
+        priorities: of each, 0 in empty places.
         stamps: when each came, counted in objects; 0 in empty places.
     """
 
@@ -29,7 +29,7 @@ class Buffer(eqx.Module):
     @classmethod
     def empty(cls, capacity: int) -> "Buffer":
         blank = jnp.zeros(capacity, jnp.int32)
-        return cls(blank - 1, jnp.full(capacity, -jnp.inf), blank)
+        return cls(blank - 1, jnp.zeros(capacity), blank)
 
     def insert(self, objects: Int[Array, " n"], priorities: Float[Array, " n"]) -> "Buffer":
         """The buffer after these came, one after the other."""
@@ -46,6 +46,10 @@ class Buffer(eqx.Module):
             return inserted, None
 
         return jax.lax.scan(one, self, (objects, priorities))[0]
+
+    @property
+    def is_empty(self) -> Bool[Array, ""]:
+        return jnp.all(self.stamps == 0)
 
     def draw(self, num: int, *, key: PRNGKeyArray) -> Int[Array, " n"]:
         """Draw objects; there must be at least one."""

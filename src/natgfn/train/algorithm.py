@@ -99,7 +99,7 @@ class Algorithm(eqx.Module):
         )
 
     def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
-        """One update. It is rejected as a whole if any parameter would not be finite."""
+        """One update, rejected as a whole if any number that it changes would not be finite."""
         with jax.default_matmul_precision("highest"):
             return self._step(state)
 
@@ -110,7 +110,7 @@ class Algorithm(eqx.Module):
             self.env, flow, self.proposal, self.batch, state.memory, state.step, key=sample_key
         )
         batch = self.evaluate(flow, paths)
-        fresh = self.source.is_fresh(state.step)
+        fresh = self.source.is_fresh(state.memory, state.step)
         weights = [jnp.where(fresh, x, 1.0) for x in (batch.weights, batch.omega)]
         batch = eqx.tree_at(lambda b: [b.weights, b.omega], batch, weights)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
@@ -119,15 +119,18 @@ class Algorithm(eqx.Module):
         updates, optimiser = self.rule.transform().update(
             gradient, state.optimiser, params, **context
         )
-        proposed = (eqx.apply_updates(params, updates), optimiser)
+        memory = self.source.learn(self.env, batch, state.memory, state.step)
+        proposed = (eqx.apply_updates(params, updates), optimiser, memory)
         accepted = all_finite(proposed)
-        params, optimiser = jax.tree.map(
-            lambda new, old: jnp.where(accepted, new, old), proposed, (params, state.optimiser)
+        params, optimiser, memory = jax.tree.map(
+            lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new,
+            proposed,
+            (params, state.optimiser, state.memory),
         )
         new_state = TrainState(
             flow=eqx.combine(params, static),
             optimiser=optimiser,
-            memory=self.source.learn(self.env, batch, state.memory, state.step),
+            memory=memory,
             visited=state.visited.at[paths.last - self.env.num_inner].set(True),
             key=jax.random.key_data(key),
             step=state.step + 1,

@@ -176,8 +176,8 @@ def _prepare(
     if certify_every is not None and certify_every < 1:
         raise ValueError(f"certify_every must be at least 1, got {certify_every}")
 
-    if rule == SampleSpace() and not isinstance(policy, Table):
-        rule = SampleSpace.network()
+    if not isinstance(policy, Table):
+        rule = rule.for_network()
     space = enumerate_states(env)
     if impossible := int(np.isinf(space.log_rewards).sum()):
         raise ValueError(

@@ -37,7 +37,7 @@ class AbstractSource(eqx.Module):
     ) -> Trajectories:
         """The trajectories of an update."""
 
-    def is_fresh(self, step: Int[Array, ""]) -> Bool[Array, ""]:
+    def is_fresh(self, memory: PyTree, step: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether the proposal draws the trajectories of this update."""
         return jnp.array(True)
 
@@ -62,9 +62,9 @@ class Fresh(AbstractSource):
 class Replay(AbstractSource):
     r"""New trajectories and remembered objects, in turn.
 
-    Every second update draws objects from a `sampling.Buffer` and a path to each from the
-    backward policy. There is no $\mu$ that drew such a batch, so it counts as on-policy: the
-    weights $w_i$ and $\omega_i$ of Algorithm 1 are set to one.
+    Every second update draws objects from a `sampling.Buffer`, unless that is still empty, and
+    a path to each from the backward policy. There is no $\mu$ that drew such a batch, so it
+    counts as on-policy: the weights $w_i$ and $\omega_i$ of Algorithm 1 are set to one.
 
     Attributes:
         priority: what ranks the objects: `reward`, `loss` (the squared residual when the
@@ -92,15 +92,14 @@ class Replay(AbstractSource):
             return rollout(env, flow.forward, proposal, num, key=key)
 
         again = partial(replay, env, flow, memory, num, key=key)
-        return jax.lax.cond(self.is_fresh(step), fresh, again)
+        return jax.lax.cond(self.is_fresh(memory, step), fresh, again)
 
-    def is_fresh(self, step):
-        return step % 2 == 0
+    def is_fresh(self, memory, step):
+        return memory.is_empty | (step % 2 == 0)
 
     def learn(self, env, batch, memory, step):
-        return jax.lax.cond(
-            step % 2 == 0, lambda: self.remember(env, batch, memory), lambda: memory
-        )
+        remember = partial(self.remember, env, batch, memory)
+        return jax.lax.cond(self.is_fresh(memory, step), remember, lambda: memory)
 
     def remember(self, env: StateSpace, batch: Batch, memory: Buffer) -> Buffer:
         """Insert the objects of a batch."""

@@ -54,10 +54,10 @@ class Teacher(AbstractSource):
             lambda: rollout(env, memory.flow.forward, OnPolicy(), num, key=key),
             lambda: replay(env, flow, memory.buffer, num, key=key),
         )
-        return jax.lax.switch(step % 4, branches)
+        return jax.lax.switch(jnp.where(memory.buffer.is_empty, 0, step % 4), branches)
 
-    def is_fresh(self, step):
-        return step % 4 == 0
+    def is_fresh(self, memory, step):
+        return memory.buffer.is_empty | (step % 4 == 0)
 
     def learn(self, env, batch, memory, step):
         buffer = self.replay.learn(env, batch, memory.buffer, step)
