@@ -48,9 +48,9 @@ def look(policy, visited, damping, states, iterations=2, both=False):
 @float64
 def test_the_certified_interval_has_the_dense_relative_error(scores, states):
     for seed in range(6):
-        for num, damping in ((8, 1e-3), (64, 1e-1)):
+        for damping in (1e-3, 1e-1):
             policy = network(seed)
-            visited = sampled(policy, num, jax.random.key(seed), scores)
+            visited = sampled(policy, 16, jax.random.key(seed), scores)
             limit, found, exact, other = look(policy, visited, np.float64(damping), states)
             rho = float(relative_error(exact, other, damping))
             assert found.value <= rho * (1 + 1e-9)
