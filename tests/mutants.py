@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant(
         "sampled surrogate swapped for the exact one",
         f"{CERTIFY}/certificate.py",
-        "is_exact = isinstance(occupancy, Exact)",
-        "is_exact = True",
+        "if isinstance(occupancy, Exact):",
+        "if True:",
         "numbers_of_a_table and sampled",
     ),
     Mutant(
@@ -144,6 +144,20 @@ MUTANTS = [
         "return (done < iterations) & jnp.any(open_ & matters)",
         "return jnp.asarray(False)",
         "certify_pencil",
+    ),
+    Mutant(
+        "limit of a quick certificate tightened by 2%",
+        f"{CERTIFY}/ceiling.py",
+        "return Ceiling(value, ",
+        "return Ceiling(0.98 * value, ",
+        "certified_interval and 99",
+    ),
+    Mutant(
+        "limit of a quick certificate without the states left out",
+        f"{CERTIFY}/ceiling.py",
+        "jnp.maximum(found[-1], outside)",
+        "found[-1]",
+        "certified_interval and 1",
     ),
     Mutant(
         "exact occupancy halved",
