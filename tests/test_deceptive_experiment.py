@@ -85,7 +85,14 @@ def test_the_page_has_a_table_for_every_setting_and_step(out):
         for step in (4, 6):
             assert f"## H = 6, batch {batch}, {step:,} updates" in text
     assert "Best: Adam: rate 0.01; Natural (sample space): damping 5." in text
-    assert "is ahead of Adam, tuned in discovered" in text
+    runs = {(e["batch"], e["name"]): e for e in load(out)["runs"]}
+    ours, adam = runs[5, f"{OURS}, tuned"], runs[5, "Adam, tuned"]
+    for after, step in (("6 updates", -1), ("6 updates of Adam, tuned, in time", -2)):
+        mine, theirs = ours["kl"][step], adam["kl"][-1]
+        verdict = "yes" if mine < theirs else "**no**"
+        row = f"| H=6, batch 5, {after} | {OURS}, tuned | Adam, tuned | "
+        (line,) = (line for line in text.splitlines() if line.startswith(row))
+        assert f"| {verdict}, {mine:.4g} against {theirs:.4g} |" in line
     entry = next(e for e in load(out)["runs"] if (e["batch"], e["name"]) == (16, "Adam, eps"))
     assert entry["steps"] == [0, 2, 4, 6]
     assert text.count(f"| Adam, eps | 1 | {entry['tv'][2]:.4g} ± 0 |") == 1
