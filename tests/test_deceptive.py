@@ -16,7 +16,7 @@ import natgfn as ng
 from natgfn import statespace
 from natgfn.check import check_environment
 from natgfn.envs import DeceptiveGrid
-from natgfn.envs.hypergrid import GridState
+from natgfn.envs.grid import GridState
 from natgfn.policies import Network, Tabular, forward_probs
 from natgfn.statespace import enumerate_states
 

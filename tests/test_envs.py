@@ -13,7 +13,7 @@ from oracles import SHORTCUTS, float64, key, walk
 
 import natgfn as ng
 from natgfn.envs import Hypergrid, Triangles
-from natgfn.envs.hypergrid import GridState
+from natgfn.envs.grid import GridState
 from natgfn.envs.triangles import GraphState
 
 

@@ -80,11 +80,11 @@ def test_expected_log_reward_ignores_objects_that_are_never_made():
 
 
 def test_a_mode_is_found_with_a_tenth_of_its_due_probability():
-    log_reward = jnp.array([2.0, 2.0, 2.0, 1.0])
+    modes = jnp.array([True, True, True, False])
     p = jnp.array([0.3, 0.3, 0.3, 0.1])
     q = jnp.array([0.031, 0.029, 0.84, 0.1])
-    assert float(modes_found(q, p, log_reward)) == 2
-    assert float(modes_found(q, p, log_reward, share=0.05)) == 3
+    assert float(modes_found(q, p, modes)) == 2
+    assert float(modes_found(q, p, modes, share=0.05)) == 3
 
 
 @pytest.fixture(scope="module", params=["grid", "shortcuts"])

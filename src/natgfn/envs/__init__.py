@@ -1,10 +1,15 @@
 """Environments: what is built, and its reward. One a file."""
 
 from .base import AbstractEnv as AbstractEnv
+from .base import HasModes as HasModes
 from .base import ListsObjects as ListsObjects
 from .base import OnGrid as OnGrid
 from .base import State as State
 from .deceptive import DeceptiveGrid as DeceptiveGrid
 from .hypergrid import Hypergrid as Hypergrid
+from .lazy_walk import LazyWalk as LazyWalk
 from .parent_sets import ParentSets as ParentSets
+from .targets import AbstractTarget as AbstractTarget
+from .targets import Gaussians as Gaussians
+from .targets import Rings as Rings
 from .triangles import Triangles as Triangles

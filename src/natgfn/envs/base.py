@@ -76,6 +76,15 @@ class ListsObjects(Protocol):
 
 
 @runtime_checkable
+class HasModes(Protocol):
+    """An environment that says which objects are its modes; else those of highest reward are."""
+
+    def is_mode(self, state: State) -> Bool[Array, ""]:
+        """Whether a terminal state is one."""
+        ...
+
+
+@runtime_checkable
 class OnGrid(Protocol):
     """An environment whose states have integer coordinates; `occupancy.Factorised` needs them."""
 

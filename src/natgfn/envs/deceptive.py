@@ -4,11 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .base import AbstractEnv, Action
-from .hypergrid import GridState
+from .base import Action
+from .grid import AbstractGrid, GridState
 
 
-class DeceptiveGrid(AbstractEnv):
+class DeceptiveGrid(AbstractGrid):
     r"""A grid with modes near its corners, and a cross of low reward that leads away from them.
 
     $$R(s) = R_0 + \tfrac1{10} \Bigl(1 - \prod_d 1\{|u_d| > \tfrac15\}\Bigr)
@@ -32,41 +32,13 @@ class DeceptiveGrid(AbstractEnv):
     floor: float = 1e-5
     exact: bool = False
 
-    def __check_init__(self):
-        if self.side < 2:
-            raise ValueError(f"side must be at least 2, got {self.side}")
-        if self.dims < 1:
-            raise ValueError(f"dims must be at least 1, got {self.dims}")
-        if not 0 < self.floor < float("inf"):
-            raise ValueError(f"floor must be positive and finite, got {self.floor}")
-
-    @property
-    def num_actions(self) -> int:
-        return self.dims + 1
-
     @property
     def max_steps(self) -> int:
         return self.dims * (self.side - 2) + 1
 
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return (self.side,) * self.dims
-
-    def coordinates(self, state: GridState) -> Int[Array, " dims"]:
-        return state.cell
-
-    def init(self) -> GridState:
-        return GridState(jnp.zeros(self.dims, jnp.int32), jnp.array(False))
-
     def step(self, state: GridState, action: Action) -> GridState:
-        cell = state.cell + self._move(action)
+        cell = state.cell + self.move(action)
         return GridState(cell, (action == self.dims) | jnp.any(self._on_wall(cell)))
-
-    def undo(self, state: GridState, action: Action) -> GridState:
-        return GridState(state.cell - self._move(action), jnp.array(False))
-
-    def _move(self, action: Action) -> Int[Array, " dims"]:
-        return (jnp.arange(self.dims) == action).astype(jnp.int32)
 
     def _on_wall(self, cell: Int[Array, " dims"]) -> Bool[Array, " dims"]:
         return cell == self.side - 1
@@ -79,13 +51,6 @@ class DeceptiveGrid(AbstractEnv):
         on_wall = self._on_wall(state.cell)
         moves = on_wall | (~state.stopped & (state.cell > 0))
         return jnp.append(moves, state.stopped & ~jnp.any(on_wall))
-
-    def is_terminal(self, state: GridState) -> Bool[Array, ""]:
-        return state.stopped
-
-    def observe(self, state: GridState) -> Float[Array, " features"]:
-        """One-hot coordinates."""
-        return (state.cell[:, None] == jnp.arange(self.side)).astype(float).ravel()
 
     def log_reward(self, state: GridState) -> Float[Array, ""]:
         cross, mode = self._indicators()

@@ -1,20 +1,14 @@
 """The hypergrid of Malkin et al. (2022), the benchmark of `fig:hypergrid`."""
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from .base import AbstractEnv, Action
-
-
-class GridState(NamedTuple):
-    cell: Int[Array, " dims"]
-    stopped: Bool[Array, ""]
+from .base import Action
+from .grid import AbstractGrid, GridState
 
 
-class Hypergrid(AbstractEnv):
+class Hypergrid(AbstractGrid):
     r"""A grid with $H$ cells a side: increment a coordinate, or stop and collect the reward.
 
     $$R(s) = R_0 + \tfrac12 \prod_d 1\{\tfrac14 < |x_d - \tfrac12| < \tfrac12\}
@@ -34,53 +28,18 @@ class Hypergrid(AbstractEnv):
     floor: float = 1e-3
     outer_bound: bool = True
 
-    def __check_init__(self):
-        if self.side < 2:
-            raise ValueError(f"side must be at least 2, got {self.side}")
-        if self.dims < 1:
-            raise ValueError(f"dims must be at least 1, got {self.dims}")
-        if not 0 < self.floor < float("inf"):
-            raise ValueError(f"floor must be positive and finite, got {self.floor}")
-
-    @property
-    def num_actions(self) -> int:
-        return self.dims + 1
-
     @property
     def max_steps(self) -> int:
         return self.dims * (self.side - 1) + 1
 
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return (self.side,) * self.dims
-
-    def coordinates(self, state: GridState) -> Int[Array, " dims"]:
-        return state.cell
-
-    def init(self) -> GridState:
-        return GridState(jnp.zeros(self.dims, jnp.int32), jnp.array(False))
-
     def step(self, state: GridState, action: Action) -> GridState:
-        return GridState(state.cell + self._move(action), jnp.asarray(action == self.dims))
-
-    def undo(self, state: GridState, action: Action) -> GridState:
-        return GridState(state.cell - self._move(action), jnp.array(False))
-
-    def _move(self, action: Action) -> Int[Array, " dims"]:
-        return (jnp.arange(self.dims) == action).astype(jnp.int32)
+        return GridState(state.cell + self.move(action), jnp.asarray(action == self.dims))
 
     def forward_mask(self, state: GridState) -> Bool[Array, " actions"]:
         return ~state.stopped & jnp.append(state.cell < self.side - 1, True)
 
     def backward_mask(self, state: GridState) -> Bool[Array, " actions"]:
         return jnp.append(~state.stopped & (state.cell > 0), state.stopped)
-
-    def is_terminal(self, state: GridState) -> Bool[Array, ""]:
-        return state.stopped
-
-    def observe(self, state: GridState) -> Float[Array, " features"]:
-        """One-hot coordinates."""
-        return (state.cell[:, None] == jnp.arange(self.side)).astype(float).ravel()
 
     def log_reward(self, state: GridState) -> Float[Array, ""]:
         plateau, peak = self._indicators()

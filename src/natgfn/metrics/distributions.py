@@ -1,7 +1,7 @@
 r"""How far a terminal law $q$ is from the target $\pi = R / Z$. Everything in nats."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 
 def total_variation(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
@@ -36,8 +36,7 @@ def expected_log_reward(q: Float[Array, " n"], log_reward: Float[Array, " n"]) -
 
 
 def modes_found(
-    q: Float[Array, " n"], p: Float[Array, " n"], log_reward: Float[Array, " n"], share: float = 0.1
+    q: Float[Array, " n"], p: Float[Array, " n"], modes: Bool[Array, " n"], share: float = 0.1
 ) -> Float[Array, ""]:
-    """How many objects of the highest reward have at least `share` of their due probability."""
-    best = log_reward >= jnp.max(log_reward) - 1e-9
-    return jnp.sum(best & (q >= share * p)).astype(q.dtype)
+    """How many modes have at least `share` of their due probability."""
+    return jnp.sum(modes & (q >= share * p)).astype(q.dtype)

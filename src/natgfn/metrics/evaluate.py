@@ -53,7 +53,7 @@ def _evaluate_one(space: StateSpace, flow: Flow) -> tuple[dict[str, Array], Arra
         elbo,
         d.expected_log_reward(p, log_reward) - elbo,
         jnp.mean(jnp.abs(q - p)),
-        d.modes_found(q, p, log_reward),
+        d.modes_found(q, p, jnp.asarray(space.modes)),
         exact_residuals(space, log_pf, log_pb, flow.log_z).loss,
     )
     return dict(zip(METRICS, values, strict=True)), q

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, UInt64
 
-from ..envs.base import AbstractEnv, State
+from ..envs.base import AbstractEnv, HasModes, State
 from .space import StateSpace
 
 _BATCH = 2**16
@@ -60,6 +60,7 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
 
     states = _unpack(env, rows)
     terminals = jax.tree.map(lambda x: x[num_inner:], states)
+    log_rewards = _log_rewards(env, terminals)
     size, chunks = _chunks(np.bincount(level[:num_inner]))
     return StateSpace(
         env=env,
@@ -67,7 +68,8 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
         child=child,
         parent=parent,
         level=level.astype(np.int32),
-        log_rewards=_log_rewards(env, terminals),
+        log_rewards=log_rewards,
+        modes=_modes(env, terminals, log_rewards),
         arrivals=(
             _arrivals(parent[:num_inner], num_inner),
             _arrivals(parent[num_inner:], num_inner),
@@ -189,6 +191,12 @@ def _arrivals(parent: np.ndarray, num_inner: int) -> np.ndarray:
     edges = np.where(absent, num_inner * num_actions, parent * num_actions + np.arange(num_actions))
     most = int((~absent).sum(1).max(initial=1))
     return np.sort(edges, axis=1)[:, :most].astype(np.int32)
+
+
+def _modes(env: AbstractEnv, terminals: State, log_rewards: np.ndarray) -> np.ndarray:
+    if isinstance(env, HasModes):
+        return _batched(jax.jit(jax.vmap(env.is_mode)), terminals, len(log_rewards))
+    return log_rewards >= log_rewards.max() - 1e-9
 
 
 def _log_rewards(env: AbstractEnv, terminals: State) -> np.ndarray:

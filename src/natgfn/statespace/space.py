@@ -24,6 +24,7 @@ class StateSpace(AbstractEnv):
             `env.backward_mask` it lists only parents that can be reached from the source.
         level: the length of the longest path from the source.
         log_rewards: $\\log R$ of the terminal states.
+        modes: which of them are modes: those that the environment names, or the best.
         arrivals: the edges into each non-terminal state and into each terminal state, as
             `source * num_actions + action`; one past the last edge where there are fewer.
         chunks: where each block of the dynamic programme starts (`programming.py`).
@@ -38,6 +39,7 @@ class StateSpace(AbstractEnv):
     parent: Int[np.ndarray, "states actions"]
     level: Int[np.ndarray, " states"]
     log_rewards: Float[np.ndarray, " terminals"]
+    modes: Bool[np.ndarray, " terminals"]
     arrivals: tuple[Int[np.ndarray, "inner most"], Int[np.ndarray, "terminals most_"]]
     chunks: Int[np.ndarray, " chunks"]
     chunk_size: int = eqx.field(static=True)

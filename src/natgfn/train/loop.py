@@ -252,9 +252,8 @@ def _look(job: _Job, states: TrainState, losses: Any, seconds: float) -> dict[st
 
 
 def modes_discovered(space: StateSpace, states: TrainState) -> Int[np.ndarray, " seeds"]:
-    """How many of the objects of highest reward training has drawn so far."""
-    best = space.log_rewards >= space.log_rewards.max()
-    return np.sum(np.asarray(states.visited) & best, axis=1)
+    """How many of the modes training has drawn so far."""
+    return np.sum(np.asarray(states.visited) & space.modes, axis=1)
 
 
 class _Keeper:

@@ -55,6 +55,8 @@ def describe(thing: Any) -> Any:
         return getattr(thing, "__qualname__", repr(thing))
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
+    if isinstance(thing, tuple):
+        return [describe(part) for part in thing]
     return repr(thing)
 
 
