@@ -13,6 +13,7 @@ from oracles import ZERO_REWARD, explore, float64, make_flow, random_tables
 from scipy.spatial import distance
 from scipy.stats import entropy
 
+import natgfn as ng
 from natgfn.metrics import (
     METRICS,
     evaluate,
@@ -22,8 +23,8 @@ from natgfn.metrics import (
     modes_found,
     total_variation,
 )
-from natgfn.policies import Flow, Tabular
-from natgfn.statespace import constructive_flow
+from natgfn.policies import Flow, Tabular, Uniform
+from natgfn.statespace import constructive_flow, enumerate_states
 
 laws = hnp.arrays(np.float64, 7, elements=st.one_of(st.just(0.0), st.floats(1e-6, 1.0))).filter(
     lambda p: p.sum() > 0.1
@@ -167,3 +168,12 @@ def test_objects_without_reward_make_the_divergence_infinite():
     assert metrics["elbo"][0] == -np.inf
     target = np.exp(world.space.log_target)
     assert metrics["reverse_kl"][0] == pytest.approx(entropy(target, laws[0]))
+
+
+def test_evaluation_does_not_mind_programs_in_single_precision():
+    """JAX would pass rewards that they have closed over in single precision again."""
+    space = enumerate_states(ng.envs.Hypergrid(side=3))
+    jax.jit(lambda x: x + jnp.asarray(space.log_rewards))(jnp.array(1.0))
+    flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+    metrics, _ = evaluate(space, jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, flow))
+    assert np.isfinite(metrics["kl"]).all()

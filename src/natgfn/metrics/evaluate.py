@@ -28,7 +28,10 @@ def evaluate(
         wide = jax.tree.map(
             lambda x: np.asarray(x, np.float64) if eqx.is_inexact_array(x) else x, flows
         )
-        metrics, laws = _evaluate(space, wide)
+        # JAX 0.10 remembers arrays by identity: one that a program in single precision has
+        # closed over would be passed in single precision again.
+        fresh = eqx.tree_at(lambda s: s.log_rewards, space, space.log_rewards.copy())
+        metrics, laws = _evaluate(fresh, wide)
         return {name: np.asarray(value) for name, value in metrics.items()}, np.asarray(laws)
 
 
