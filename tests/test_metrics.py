@@ -173,7 +173,12 @@ def test_objects_without_reward_make_the_divergence_infinite():
 def test_evaluation_does_not_mind_programs_in_single_precision():
     """JAX would pass rewards that they have closed over in single precision again."""
     space = enumerate_states(ng.envs.Hypergrid(side=3))
-    jax.jit(lambda x: x + jnp.asarray(space.log_rewards))(jnp.array(1.0))
+
+    @jax.jit
+    def total():
+        return jax.lax.fori_loop(0, 9, lambda i, x: x + jnp.asarray(space.log_rewards)[i], 0.0)
+
+    assert float(total()) == pytest.approx(space.log_rewards.sum(), rel=1e-5)
     flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
     metrics, _ = evaluate(space, jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, flow))
     assert np.isfinite(metrics["kl"]).all()
