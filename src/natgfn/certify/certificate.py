@@ -100,7 +100,8 @@ def certify_states(
 
 
 def _widen(x):
-    return np.asarray(x, np.float64) if eqx.is_inexact_array(x) else x
+    # A copy: see `metrics.evaluate`.
+    return np.array(x, np.float64) if eqx.is_inexact_array(x) else x
 
 
 @eqx.filter_jit
