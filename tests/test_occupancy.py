@@ -1,6 +1,11 @@
 """The routes to the occupancy: exact, sampled, factorised."""
 
+import math
+from collections import defaultdict
+from types import SimpleNamespace
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
@@ -8,15 +13,18 @@ import pytest
 from oracles import explore, float64, make_flow, on_batch, random_tables
 
 import natgfn as ng
+from natgfn import occupancy
 from natgfn.envs import AbstractEnv
 from natgfn.fisher import Fisher
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
-from natgfn.policies import Tabular
+from natgfn.policies import Network, Tabular
 from natgfn.sampling import UniformMixture
 from natgfn.solvers import Block
+from natgfn.statespace import enumerate_states
 
 exact = eqx.filter_jit(Exact())
 factorised = eqx.filter_jit(Factorised())
+by_pairs = eqx.filter_jit(Factorised("pairs"))
 
 
 @float64
@@ -169,11 +177,9 @@ class TwoWalkers(AbstractEnv):
         return state
 
 
-@float64
-def test_factorised_occupancy_is_exact_where_the_joint_factorises():
-    """Independent walkers: the policy is a product, and so is the joint at each time."""
+def independent_walkers():
+    """A policy that is a product."""
     world = explore(TwoWalkers())
-    assert isinstance(world.env, ng.envs.OnGrid)
     rng = np.random.default_rng(5)
     state = np.asarray(world.space.states)[: world.space.num_inner]
     own = rng.normal(size=(2, 3, 3, 2))
@@ -184,6 +190,14 @@ def test_factorised_occupancy_is_exact_where_the_joint_factorises():
         ],
         axis=1,
     )
+    return world, logits
+
+
+@float64
+def test_factorised_occupancy_is_exact_where_the_joint_factorises():
+    """Independent walkers: the policy is a product, and so is the joint at each time."""
+    world, logits = independent_walkers()
+    assert isinstance(world.env, ng.envs.OnGrid)
     policy = Tabular(jnp.asarray(logits))
     product, joint = factorised(world.space, policy), exact(world.space, policy)
     np.testing.assert_allclose(product.weights, joint.weights, rtol=1e-12)
@@ -191,6 +205,116 @@ def test_factorised_occupancy_is_exact_where_the_joint_factorises():
     tied = Tabular(jnp.asarray(logits + 2 * np.array([1, 0, 0, 1])))
     difference = factorised(world.space, tied).weights - exact(world.space, tied).weights
     assert np.abs(difference).max() > 0.01
+
+
+def neighbours_by_hand(world, coordinates, pf):
+    """Marginals of neighbouring coordinates, over those of the inner ones."""
+    total = np.zeros(world.space.num_inner)
+    for slice_ in oracles.timed_occupancy(world, pf):
+        mass = slice_.sum()
+
+        def share(s, axes, slice_=slice_, mass=mass):
+            same = (coordinates[:, axes] == coordinates[s, axes]).all(axis=1)
+            return slice_[same].sum() / mass
+
+        for s in range(len(total)) if mass > 0 else ():
+            pairs = [share(s, [d, d + 1]) for d in range(coordinates.shape[1] - 1)]
+            inner = [share(s, [d]) for d in range(1, coordinates.shape[1] - 1)]
+            total[s] += mass * np.prod(pairs) / np.prod(inner) if np.prod(inner) > 0 else 0
+    return total
+
+
+@float64
+def test_pairs_of_coordinates_are_exact_in_two_dimensions_and_a_chain_in_three():
+    found = {}
+    for dims in (2, 3):
+        world = explore(ng.envs.Hypergrid(side=3 if dims == 2 else 2, dims=dims, floor=0.1))
+        tables = random_tables(world, 4)
+        policy = Tabular(jnp.asarray(tables.forward))
+        found[dims] = np.asarray(by_pairs(world.space, policy).weights)
+        cells = np.asarray(world.space.states.cell)[: world.space.num_inner]
+        expected = neighbours_by_hand(world, cells, tables.pf)
+        np.testing.assert_allclose(found[dims], expected, rtol=1e-12)
+        exactly = oracles.occupancy(world, tables.pf)
+        assert np.allclose(found[dims], exactly, rtol=1e-12) == (dims == 2)
+
+
+def messages_by_hand(world, coordinates, pf):
+    """From time to time: the product of the marginals, moved on, and its marginals."""
+    space = world.space
+    mass, total = 1.0, np.zeros(space.num_inner)
+    marginals = [{int(x): 1.0} for x in coordinates[0]]
+    for _ in range(space.max_steps):
+        product = np.array(
+            [
+                math.prod(m.get(int(x), 0.0) for m, x in zip(marginals, place, strict=True))
+                for place in coordinates
+            ]
+        )
+        total += mass * product
+        after = [defaultdict(float) for _ in marginals]
+        moved = 0.0
+        for s, a in zip(*np.nonzero(np.asarray(space.child) >= 0), strict=True):
+            to = space.child[s, a]
+            if to < space.num_inner:
+                moved += product[s] * pf[s, a]
+                for d, x in enumerate(coordinates[to]):
+                    after[d][int(x)] += product[s] * pf[s, a]
+        if moved == 0:
+            break
+        mass *= moved / product.sum()
+        marginals = [{x: value / moved for x, value in m.items()} for m in after]
+    return total
+
+
+@pytest.mark.parametrize("block", [1024, 5])
+@pytest.mark.parametrize("name", ["grid", "cube", "walk"])
+@float64
+def test_messages_are_propagated_without_a_joint(name, block, monkeypatch):
+    """Early stops, three dimensions, and a walk whose product leaves the reachable cells."""
+    env = {
+        "grid": ng.envs.Hypergrid(side=3, floor=0.1),
+        "cube": ng.envs.Hypergrid(side=2, dims=3, floor=0.1),
+        "walk": ng.envs.LazyWalk(2, 3),
+    }[name]
+    space = enumerate_states(env)
+    rng = np.random.default_rng(6)
+    logits = rng.normal(size=(space.num_inner, space.num_actions))
+    pf = np.exp(oracles.log_softmax(logits, np.asarray(space.child) >= 0))
+    inner = jax.tree.map(lambda x: x[: space.num_inner], space.states)
+    places = np.asarray(jax.vmap(env.coordinates)(inner))
+    monkeypatch.setattr(occupancy.factorised, "_BLOCK", block)
+    route = eqx.filter_jit(lambda policy: Factorised("direct")(space, policy).weights)
+    found = route(Tabular(jnp.asarray(logits)))
+    world = SimpleNamespace(space=space)
+    np.testing.assert_allclose(found, messages_by_hand(world, places, pf), rtol=1e-11, atol=1e-15)
+    length = float(exact(space, Tabular(jnp.asarray(logits))).weights.sum())
+    assert (found.sum() < 0.99 * length) == (name == "walk")
+
+
+@float64
+def test_messages_are_exact_where_the_joint_factorises():
+    world, logits = independent_walkers()
+    policy = Tabular(jnp.asarray(logits))
+    found = eqx.filter_jit(Factorised("direct"))(world.space, policy)
+    np.testing.assert_allclose(found.weights, exact(world.space, policy).weights, rtol=1e-12)
+
+
+def test_messages_of_a_network_are_those_of_its_table():
+    space = enumerate_states(ng.envs.LazyWalk(2, 3))
+    network = Network(width=4, depth=1)(space, key=jax.random.key(0))
+    table = Tabular(jax.vmap(network)(jnp.arange(space.num_inner)))
+    route = eqx.filter_jit(Factorised("direct"))
+    np.testing.assert_allclose(
+        route(space, network).weights, route(space, table).weights, rtol=1e-5, atol=1e-7
+    )
+
+
+def test_an_unknown_route_is_refused():
+    with pytest.raises(
+        ValueError, match="route must be one of joint, pairs, direct, got 'beliefs'"
+    ):
+        Factorised("beliefs")
 
 
 def test_factorised_needs_coordinates():

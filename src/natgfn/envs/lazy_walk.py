@@ -55,7 +55,7 @@ class LazyWalk(AbstractEnv):
         """Time is a coordinate too: they tell all states apart."""
         return (2 * self.reach + 1,) * self.dims + (self.steps + 1,)
 
-    def coordinates(self, state: WalkState) -> Int[Array, " dims+1"]:
+    def coordinates(self, state: WalkState) -> Int[Array, " coordinates"]:
         return jnp.append(state.cell, state.time)
 
     def init(self) -> WalkState:
