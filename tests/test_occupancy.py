@@ -267,7 +267,7 @@ def messages_by_hand(world, coordinates, pf):
     return total
 
 
-@pytest.mark.parametrize("block", [1024, 5])
+@pytest.mark.parametrize("block", [256, 5])
 @pytest.mark.parametrize("name", ["grid", "cube", "walk"])
 @float64
 def test_messages_are_propagated_without_a_joint(name, block, monkeypatch):

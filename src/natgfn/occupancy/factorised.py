@@ -98,19 +98,24 @@ def _propagated(
         mass, marginals, weights = carry
 
         def spread(sums, start):
-            here, goes_on, arrived, weights = sums
             states = start + jnp.arange(size)
             fresh, states = states < num, jnp.minimum(states, num - 1)
             factors = [m[place] for m, place in zip(marginals, places[states].T, strict=True)]
             product = jnp.where(fresh, math.prod(factors[1:], start=factors[0]), 0.0)
-            following = child[states]
-            pf = masked_softmax(jax.vmap(policy)(states), following >= 0)
-            inner = (following >= 0) & (following < num)
-            flow = jnp.where(inner, product[:, None] * pf, 0.0)
-            after = places[jnp.where(inner, following, 0)]
-            arrived = [x.at[after[..., d]].add(flow) for d, x in enumerate(arrived)]
-            weights = weights.at[states].add(mass * product)
-            return (here + jnp.sum(product), goes_on + jnp.sum(flow), arrived, weights), None
+
+            def move():
+                here, goes_on, arrived, weights = sums
+                following = child[states]
+                pf = masked_softmax(jax.vmap(policy)(states), following >= 0)
+                inner = (following >= 0) & (following < num)
+                flow = jnp.where(inner, product[:, None] * pf, 0.0)
+                after = places[jnp.where(inner, following, 0)]
+                arrived = [x.at[after[..., d]].add(flow) for d, x in enumerate(arrived)]
+                weights = weights.at[states].add(mass * product)
+                return here + jnp.sum(product), goes_on + jnp.sum(flow), arrived, weights
+
+            # Where time is a coordinate, most blocks are empty.
+            return jax.lax.cond(jnp.any(product > 0), move, lambda: sums), None
 
         zero, empty = jnp.zeros((), dtype), [jnp.zeros_like(m) for m in marginals]
         first = (zero, zero, empty, weights)
@@ -124,5 +129,5 @@ def _propagated(
     return jax.lax.scan(advance, start, length=space.max_steps)[0][2]
 
 
-_BLOCK = 1024
+_BLOCK = 256
 """States in a block."""
