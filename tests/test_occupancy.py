@@ -14,6 +14,7 @@ from oracles import explore, float64, make_flow, on_batch, random_tables
 
 import natgfn as ng
 from natgfn import occupancy
+from natgfn.benchmarks import factorised as benchmark
 from natgfn.envs import AbstractEnv
 from natgfn.fisher import Fisher
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
@@ -328,3 +329,17 @@ def test_exact_routes_need_an_enumerated_environment(route):
     space = explore(oracles.WORLDS["grid"]).space
     with pytest.raises(ValueError, match=r"needs every state; enumerate the environment first"):
         route(space.env, Tabular.forward(space))
+
+
+def test_the_benchmark_of_factorised_routes_prints_growth_and_judges_memory(monkeypatch, capsys):
+    monkeypatch.setattr(benchmark, "SIDES", {2: (3, 6)})
+    monkeypatch.setattr(benchmark, "WALK", ng.envs.LazyWalk(1, 2))
+    assert benchmark.bench_factorised() == 1  # so small a walk saves nothing
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 * 3 + 1
+    assert lines[0].startswith("hypergrid D=2, H=3, joint")
+    assert lines[-1].endswith("MISSED")
+
+
+def test_growth_is_a_power():
+    assert benchmark._exponent([(2, 12.0), (4, 48.0), (8, 192.0)]) == pytest.approx(2.0)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .certify import bench_certify
+from .factorised import bench_factorised
 from .neural import bench_neural
 from .tabular import bench_tabular
 
@@ -10,5 +11,6 @@ BENCHMARKS: dict[str, Callable[[], int]] = {
     "tabular": bench_tabular,
     "neural": bench_neural,
     "certify": bench_certify,
+    "factorised": bench_factorised,
 }
 """Every benchmark; each prints its lines and returns the exit code."""
