@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -79,7 +80,7 @@ def _seconds(run: Callable[[], jax.Array]) -> float:
     return statistics.median(once() for _ in range(5))
 
 
-def _exponent(pairs: list[tuple[int, float]]) -> float:
+def _exponent(pairs: list[tuple[int, Any]]) -> float:
     """The slope in logarithms."""
     x, y = np.log(np.array(pairs, float)).T
     return float(np.polyfit(x, y, 1)[0])
