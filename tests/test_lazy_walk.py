@@ -3,6 +3,7 @@
 import math
 from itertools import product
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracles import float64
@@ -12,7 +13,15 @@ from natgfn import NatgfnError
 from natgfn.check import check_environment
 from natgfn.config import arguments
 from natgfn.envs import Gaussians, LazyWalk, Rings
-from natgfn.statespace import enumerate_states
+from natgfn.policies import Constant, backward_table
+from natgfn.statespace import (
+    backward_mass,
+    constructive_flow,
+    enumerate_states,
+    exact_residuals,
+    log_path_counts,
+    occupancy,
+)
 from natgfn.train.record import describe
 
 
@@ -112,3 +121,32 @@ def test_the_default_rule_learns_a_walk():
     assert run.metrics["tv"][-1] < 0.02 < run.metrics["tv"][0]
     assert run.metrics["modes"][-1] == run.space.modes.sum() == 12
     assert run.metrics["discovered"][-1] == 12
+
+
+@float64
+def test_a_constant_backward_policy_moves_the_optimum():
+    """To R h, with h the probability that it loses nothing on the way to the origin."""
+    space = enumerate_states(LazyWalk(2, 3, target=Rings((1.0, 2.0))))
+    table = backward_table(space, Constant.backward(space))
+    assert set(np.asarray(table).ravel().tolist()) == {-np.log(5), -np.inf}
+    h = np.asarray(backward_mass(space, table))[space.num_inner :]
+    walks = np.exp(log_path_counts(space))[space.num_inner :]
+    np.testing.assert_allclose(h, walks / 5**3, rtol=1e-12)
+    log_flow, log_pf = constructive_flow(space, table, jnp.asarray(space.log_rewards))
+    residuals = exact_residuals(space, log_pf, table, log_flow[0])
+    assert float(residuals.loss) < 1e-20
+    expected = np.exp(space.log_rewards) * h
+    law = occupancy(space, jnp.exp(log_pf))[1]
+    np.testing.assert_allclose(law, expected / expected.sum(), rtol=1e-10)
+
+
+def test_training_ends_at_the_optimum_of_its_backward_policy():
+    env = LazyWalk(2, 3, target=Rings((1.0, 2.0)))
+    run = ng.train(env, backward=Constant.backward, updates=400, batch=64, progress=False)
+    space = run.space
+    h = np.asarray(backward_mass(space, backward_table(space, Constant.backward(space))))
+    biased = np.exp(space.log_rewards) * h[space.num_inner :]
+    biased /= biased.sum()
+    assert abs(run.laws[0] - biased).sum() / 2 < 5e-3
+    assert run.metrics["tv"][-1] > 0.1
+    assert run.configuration["backward"] == "Constant"

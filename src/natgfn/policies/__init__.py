@@ -1,5 +1,6 @@
 """Policies: how the probabilities of actions are parameterised."""
 
+from .backward import Constant as Constant
 from .backward import PathCount as PathCount
 from .backward import Uniform as Uniform
 from .base import AbstractDesign as AbstractDesign

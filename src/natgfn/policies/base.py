@@ -22,6 +22,12 @@ class AbstractPolicy(eqx.Module):
     def __call__(self, state: State) -> Float[Array, " actions"]:
         """The logits in one state."""
 
+    def log_probs(
+        self, logits: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]
+    ) -> Float[Array, "*batch actions"]:
+        """Log-probabilities from logits of its own and the valid actions."""
+        return masked_log_softmax(logits, mask)
+
 
 class AbstractDesign(eqx.Module):
     """What a forward policy looks like, before it has parameters."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..statespace import StateSpace
-from .base import AbstractDesign, AbstractPolicy, masked_log_softmax, masked_softmax
+from .base import AbstractDesign, AbstractPolicy, masked_softmax
 
 
 class Tabular(AbstractPolicy):
@@ -37,7 +37,7 @@ class Table(AbstractDesign):
 
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:
     r"""$\log \pi(a \mid s)$ of any policy, for every non-terminal state."""
-    return masked_log_softmax(_logits(policy, space.num_inner), jnp.asarray(space.child) >= 0)
+    return policy.log_probs(_logits(policy, space.num_inner), jnp.asarray(space.child) >= 0)
 
 
 def forward_probs(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:
@@ -47,7 +47,8 @@ def forward_probs(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "in
 
 def backward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "states actions"]:
     r"""$\log P_B(a \mid s)$ of any policy, for every state."""
-    return masked_log_softmax(_logits(policy, space.num_states), jnp.asarray(space.parent) >= 0)
+    logits = _logits(policy, space.num_states)
+    return policy.log_probs(logits, jnp.asarray(space.parent) >= 0)
 
 
 def _logits(policy: AbstractPolicy, count: int) -> Float[Array, "count actions"]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..envs.base import AbstractEnv, State
-from ..policies import AbstractPolicy, Flow, masked_log_softmax
+from ..policies import AbstractPolicy, Flow
 from .proposals import AbstractProposal
 
 
@@ -57,7 +57,7 @@ def rollout(
 
     def act(states, uniform):
         mask = jax.vmap(env.forward_mask)(states)
-        log_pf = masked_log_softmax(jax.vmap(policy)(states), mask)
+        log_pf = policy.log_probs(jax.vmap(policy)(states), mask)
         actions = invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform)
         return actions, jax.vmap(env.step)(states, actions)
 
@@ -72,7 +72,7 @@ def rollback(
 
     def act(states, uniform):
         mask = jax.vmap(env.backward_mask)(states)
-        log_pb = masked_log_softmax(jax.vmap(policy)(states), mask)
+        log_pb = policy.log_probs(jax.vmap(policy)(states), mask)
         actions = invert_cdf(jnp.exp(log_pb), uniform)
         return actions, jax.vmap(env.undo)(states, actions)
 
@@ -161,7 +161,7 @@ def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs
 
     def evaluate(policy, mask, states):
         logits = jax.vmap(jax.vmap(policy))(states)
-        return masked_log_softmax(logits, jax.vmap(jax.vmap(mask))(states))
+        return policy.log_probs(logits, jax.vmap(jax.vmap(mask))(states))
 
     forward = evaluate(flow.forward, env.forward_mask, paths.before)
     backward = evaluate(flow.backward, env.backward_mask, paths.after)

@@ -65,7 +65,8 @@ def train(
         policy: the forward policy, a table (`policies.Table`) or a network (`policies.Network`).
         objective: trajectory balance, with squared residuals unless told otherwise.
         backward: makes the backward policy: `Uniform.backward` over the parents,
-            `Tabular.backward` to learn it, or `PathCount.backward`.
+            `Tabular.backward` to learn it, `PathCount.backward`, or, to see what it does,
+            `Constant.backward`, which is not normalised.
         proposal: $\mu$, which draws new trajectories; the forward policy itself by default.
         source: where the trajectories of an update come from: always new ones (`Fresh`), or
             every other time from a buffer of objects (`Replay`).
