@@ -65,7 +65,7 @@ def test_none_unsets_what_may_be_missing():
 def test_everything_exported_can_be_named():
     found = dict(catalogue())
     assert {"Hypergrid", "Triangles"} <= set(found["env"])
-    assert {"Uniform", "Tabular", "PathCount"} == set(found["backward"])
+    assert {"Uniform", "Tabular", "PathCount", "Constant"} == set(found["backward"])
     assert {"Squared", "Huber"} == set(found["objective.penalty"])
     assert {"Block", "Dense"} <= set(found["rule.solver"])
     names = [name for choices in found.values() for name in choices]
