@@ -152,3 +152,18 @@ def test_sweeps_alone_have_no_figures(out, tmp_path):
     assert len(sweeps) == 2
     assert deceptive.figures(results | {"runs": sweeps}, tmp_path, "none") == []
     assert "Sweeps" in deceptive.page(results | {"runs": sweeps})
+
+
+def test_a_tuned_method_that_is_its_default_is_given_once(out):
+    results = load(out)
+    names = {row.name for row in deceptive.rows(results) if row.batch == 16}
+    assert {OURS, f"{OURS}, tuned"} <= names
+    default = next(e for e in results["runs"] if e["name"] == OURS)
+    runs = [
+        e | {"method": default["method"]} if e["name"] == f"{OURS}, tuned" else e
+        for e in results["runs"]
+    ]
+    kept = {(row.batch, row.name) for row in deceptive.rows(results | {"runs": runs})}
+    assert (16, OURS) in kept
+    assert (16, f"{OURS}, tuned") not in kept
+    assert (5, f"{OURS}, tuned") in kept  # there is no other with this batch

@@ -344,7 +344,10 @@ class Row(NamedTuple):
 
 
 def rows(results: Mapping[str, Any]) -> list[Row]:
-    """The judged runs by setting and method; sweeps are apart."""
+    """The judged runs by setting and method; sweeps are apart.
+
+    A method whose tuned setting is its default is given once.
+    """
     found: dict[tuple[int, int, str], list[Mapping[str, Any]]] = {}
     for entry in results["runs"]:
         if entry["seed"] != SWEEP_SEED:
@@ -352,7 +355,13 @@ def rows(results: Mapping[str, Any]) -> list[Row]:
             found.setdefault(key, []).append(entry)
     order = [*METHODS, *(f"{name}, tuned" for name in SWEEPS)]
     keys = sorted(found, key=lambda key: (*key[:2], order.index(key[2])))
-    return [Row(*key, found[key]) for key in keys]
+    kinds = {key: found[key][0]["method"] for key in keys}
+
+    def is_default(side: int, batch: int, name: str) -> bool:
+        plain = side, batch, name.removesuffix(", tuned")
+        return plain[2] != name and kinds.get(plain) == kinds[side, batch, name]
+
+    return [Row(*key, found[key]) for key in keys if not is_default(*key)]
 
 
 def page(results: Mapping[str, Any]) -> str:
@@ -397,11 +406,9 @@ def _line(row: Row, step: int) -> list[str]:
 def _claims(found: list[Row]) -> str:
     """Whether ours is ahead, at every setting and step that has both."""
     by_key = {(row.side, row.batch, row.name): row for row in found}
-    alone = {key: row.runs[0]["method"] for key, row in by_key.items() if row.name == OURS}
     body = []
     for row in found:
-        same = alone.get((row.side, row.batch, OURS)) == row.runs[0]["method"]
-        if not row.name.startswith(OURS) or (same and row.name != OURS):
+        if not row.name.startswith(OURS):
             continue
         for name in RIVALS:
             rival, steps = by_key.get((row.side, row.batch, name)), row.runs[0]["steps"]

@@ -75,19 +75,22 @@ def draw_training(
 ) -> Path:
     """A metric `[evaluations, seeds]` over updates, mean and deviation, with a dot at `mark`."""
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(5.2 * len(panels), 3.8), squeeze=False, layout="constrained"
+        1, len(panels), figsize=(4.6 * len(panels) + 2.4, 3.8), squeeze=False, layout="constrained"
     )
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):
-        for i, (name, (steps, values)) in enumerate(lines.items()):
+        for name, (steps, values) in lines.items():
             mean, spread = values.mean(axis=1), values.std(axis=1)
-            colour = plt.get_cmap("tab20")(i % 20)
+            colour = plt.get_cmap("tab20")(names.index(name) % 20)
             axis.plot(steps, mean, label=name, color=colour, linewidth=1.4)
             axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.15)
             if mark in steps:
                 axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
         axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
         axis.set_title(title, fontsize="medium")
-        axis.legend(fontsize="x-small")
+    lines = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
+    handles = [lines[name] for name in names]
+    figure.legend(handles, names, loc="outside right center", fontsize="x-small")
     return save(figure, path)
 
 
