@@ -1,7 +1,5 @@
 """What the factorised occupancies cost in memory and in time, as the grid grows."""
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +10,14 @@ from rich.console import Console
 
 from ..envs import Hypergrid, LazyWalk
 from ..occupancy import Factorised
+from ..occupancy.factorised import ROUTES
 from ..policies import Tabular
 from ..statespace import StateSpace, enumerate_states
-from .measure import Measurement, inform
+from .measure import Measurement, inform, median_seconds
 
 SIDES = {2: (16, 32, 64, 128), 3: (16, 32, 64)}
 """Of hypergrids, by dimension; a cube of side 128 would take minutes."""
 WALK = LazyWalk(reach=32, steps=64)
-ROUTES = ("joint", "pairs", "direct")
 MOST = 2**31
 """Bytes a route may need to be timed."""
 
@@ -47,7 +45,7 @@ def _growth(dims: int, sides: tuple[int, ...]) -> None:
             if used > MOST:
                 inform(name, f"{used / 2**20:.2f} MiB")
                 continue
-            seconds.append((side, _seconds(run)))
+            seconds.append((side, median_seconds(run, rounds=5)))
             inform(name, f"{used / 2**20:.2f} MiB", f"{1e3 * seconds[-1][1]:.2f} ms")
         exponents = [f"H^{_exponent(pairs):.1f}" for pairs in (memory, seconds)]
         inform(f"hypergrid D={dims}, {route}: growth of memory, of time", *exponents)
@@ -66,18 +64,6 @@ def _compiled(space: StateSpace, route: str) -> tuple[Callable[[], jax.Array], i
     assert memory is not None
     used = memory.temp_size_in_bytes + memory.output_size_in_bytes
     return lambda: program(arrays, logits), used
-
-
-def _seconds(run: Callable[[], jax.Array]) -> float:
-    """Median time of a run."""
-
-    def once() -> float:
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        return time.perf_counter() - start
-
-    once()
-    return statistics.median(once() for _ in range(5))
 
 
 def _exponent(pairs: list[tuple[int, Any]]) -> float:

@@ -2,7 +2,8 @@
 
 import statistics
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,18 @@ class Timer:
         self.states, losses = advance(self.algorithm, self.states, jnp.array(updates))
         jax.block_until_ready(losses)
         return (time.perf_counter() - start) / updates
+
+
+def median_seconds(function: Callable[..., Any], *arguments: Any, rounds: int = 15) -> float:
+    """Median time of a compiled function."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(function(*arguments))
+        return time.perf_counter() - start
+
+    once()
+    return statistics.median(once() for _ in range(rounds))
 
 
 def median_ratio(timer: Timer, base: Timer, *, updates: int, rounds: int = 15) -> float:

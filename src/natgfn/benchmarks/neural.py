@@ -1,8 +1,6 @@
 """What an update of a network costs: in milliseconds, beside Adam, and part by part."""
 
 import statistics
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +17,7 @@ from ..solvers import KFAC
 from ..statespace import StateSpace, enumerate_states
 from ..train import Replay
 from ..train.sources import replay
-from .measure import Measurement, Timer, inform, median_ratio
+from .measure import Measurement, Timer, inform, median_ratio, median_seconds
 
 STOP = -4.5
 """Added to the logit of stopping. A new network stops after two steps, a trained one after about
@@ -56,7 +54,7 @@ def bench_neural() -> int:
 
 def _measurements():
     matrix = jnp.ones((2048, 2048))
-    seconds = _seconds(jax.jit(jnp.matmul), matrix, matrix)
+    seconds = median_seconds(jax.jit(jnp.matmul), matrix, matrix)
     inform("this machine: a float32 matrix product", f"{2e-9 * 2048**3 / seconds:.0f} GFLOP/s")
 
     space = enumerate_states(DeceptiveGrid(side=128))
@@ -104,25 +102,14 @@ def _show_parts(timer: Timer, name: str) -> None:
 
     paths = fresh(algorithm, state.flow, key)
     inform(f"{name}: mean length of a trajectory", f"{float(paths.lengths.mean()):.0f}")
-    differentiate = _seconds(gradient, algorithm, state.flow, paths)
+    differentiate = median_seconds(gradient, algorithm, state.flow, paths)
     parts = {
-        "rollout": _seconds(fresh, algorithm, state.flow, key) / 2,
-        "replay": _seconds(again, algorithm, state.flow, state.memory, key) / 2,
+        "rollout": median_seconds(fresh, algorithm, state.flow, key) / 2,
+        "replay": median_seconds(again, algorithm, state.flow, state.memory, key) / 2,
         "gradient": differentiate,
-        "solve": _seconds(update, algorithm, state.flow, state.optimiser, paths) - differentiate,
+        "solve": median_seconds(update, algorithm, state.flow, state.optimiser, paths)
+        - differentiate,
     }
     for part, seconds in parts.items():
         share = seconds / sum(parts.values())
         inform(f"{name}: {part} in sample space", f"{1e3 * seconds:.2f} ms", f"{share:.0%}")
-
-
-def _seconds(function: Callable[..., Any], *arguments: Any) -> float:
-    """Median time of a compiled function."""
-
-    def once() -> float:
-        start = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        return time.perf_counter() - start
-
-    once()
-    return statistics.median(once() for _ in range(15))
