@@ -16,7 +16,7 @@ import numpy as np
 
 import natgfn as ng
 from natgfn.envs import AbstractEnv
-from natgfn.objectives import Batch, TrajectoryBalance, evaluate
+from natgfn.objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
 from natgfn.policies import Flow, Tabular, Uniform
 from natgfn.sampling import OnPolicy, Trajectories, Weighting
 from natgfn.statespace import StateSpace, enumerate_states
@@ -416,6 +416,7 @@ def on_batch(
     picked: np.ndarray | None = None,
     *,
     penalty=None,
+    objective: AbstractObjective | None = None,
     proposal=OnPolicy(),
     reference=None,
     frequency: np.ndarray | None = None,
@@ -425,7 +426,8 @@ def on_batch(
     With `frequency`, trajectories are weighted as if drawn that often: means over the batch
     become exact expectations.
     """
-    objective = TrajectoryBalance() if penalty is None else TrajectoryBalance(penalty)
+    if objective is None:
+        objective = TrajectoryBalance() if penalty is None else TrajectoryBalance(penalty)
     scale = None if frequency is None else jnp.asarray(frequency * len(frequency))
     paths = as_trajectories(world, picked)
     return _on_batch(world.space, flow, paths, objective, proposal, reference, scale, then)
@@ -435,6 +437,7 @@ class Facts(NamedTuple):
     """The arrays of a batch."""
 
     residuals: jax.Array
+    shares: jax.Array
     weights: jax.Array
     omega: jax.Array
     loss: jax.Array
@@ -445,6 +448,7 @@ class Facts(NamedTuple):
 def facts(space: StateSpace, flow: Flow, batch: Batch) -> Facts:
     return Facts(
         batch.residuals,
+        batch.shares,
         batch.weights,
         batch.omega,
         batch.loss,

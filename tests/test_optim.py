@@ -233,7 +233,8 @@ def composed_updates(space, flow, batch):
         natural_gradient(Block(), 1e-2),
         optax.sgd(0.5, momentum=0.9),
     )
-    transform = by_part(forward, optax.sgd(0.05), optax.chain(optax.clip(0.01), optax.sgd(1.0)))
+    log_z = optax.chain(optax.clip(0.01), optax.sgd(1.0))
+    transform = by_part(forward, optax.sgd(0.05), log_z, optax.identity())
     params = eqx.filter(flow, eqx.is_inexact_array)
     visited = Exact()(space, flow.forward, batch)
     state, steps = transform.init(params), []

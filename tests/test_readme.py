@@ -1,6 +1,9 @@
 """What a newcomer sees first must work as printed."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +13,26 @@ from natgfn.experiments import demo
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
 
-def test_the_ten_lines_run_as_printed(tmp_path, monkeypatch, capsys):
+def as_a_user(*arguments: str, folder: Path) -> str:
+    """What a command prints, compiled as a user's would be, not as the tests are."""
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_the_ten_lines_run_as_printed(tmp_path):
     """With fewer updates, to save time."""
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert "1_000" in code
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code.replace("1_000", "20"), "README.md", "exec"), {})
+    assert "Natural(" in as_a_user("-c", code.replace("1_000", "20"), folder=tmp_path)
     assert (tmp_path / "terminal_law.png").stat().st_size > 10_000
-    assert "Natural(" in capsys.readouterr().out
+
+
+def test_this_machine_is_healthy(tmp_path):
+    assert "healthy" in as_a_user("-m", "natgfn.cli", "doctor", folder=tmp_path)
 
 
 def test_every_link_leads_somewhere():

@@ -169,7 +169,7 @@ class Momentum(AbstractRule):
     """A rule that has a state to spoil."""
 
     def transform(self):
-        return by_part(*[optax.sgd(0.1, momentum=0.9)] * 3)
+        return by_part(*[optax.sgd(0.1, momentum=0.9)] * 4)
 
     def context(self, env, flow, batch):
         return {}

@@ -38,8 +38,8 @@ RULES: dict[str, tuple[AbstractRule, float]] = {
 class Walker(AbstractDesign):
     """The default network, but it seldom stops."""
 
-    def __call__(self, env: StateSpace, *, key) -> MLP:
-        network = Network()(env, key=key)
+    def __call__(self, env: StateSpace, *, key, outputs=None) -> MLP:
+        network = Network()(env, key=key, outputs=outputs)
         return eqx.tree_at(
             lambda n: n.rest[-1].bias, network, replace_fn=lambda b: b.at[-1].add(STOP)
         )

@@ -20,7 +20,7 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..fisher import Fisher, Occupancy, Scalar
-from ..objectives import Batch, Squared
+from ..objectives import Batch, Squared, TrajectoryBalance
 from ..occupancy import Exact, Sampled
 from ..occupancy.base import require_space
 from ..policies import Flow, Tabular, backward_table, forward_table
@@ -282,8 +282,9 @@ def _look_at_network(subject: Subject) -> Look:
 
 def exact_gradient(algorithm: Algorithm, flow: Flow, fisher: Fisher) -> Vector | None:
     """The forward gradient of squared, on-policy trajectory balance without noise; else None."""
-    usual = isinstance(algorithm.objective.penalty, Squared) and algorithm.reference is None
-    if not (usual and isinstance(algorithm.proposal, OnPolicy)):
+    objective, on_policy = algorithm.objective, isinstance(algorithm.proposal, OnPolicy)
+    usual = isinstance(objective, TrajectoryBalance) and isinstance(objective.penalty, Squared)
+    if not (usual and on_policy and algorithm.reference is None):
         return None
     space = require_space(algorithm.env, "an exact gradient")
     log_pf, log_pb = forward_table(space, flow.forward), backward_table(space, flow.backward)
@@ -322,14 +323,14 @@ def layer_coupling(
 def trajectory_metric(space: StateSpace, batch: Batch, damping: Scalar) -> Metric:
     r"""$\frac1N \sum_i \omega_i z_i z_i^\top$, the metric of `optim.SampleSpace`, for tables."""
     scale = jnp.sqrt(batch.omega / batch.size)
-    still = jax.tree.map(jnp.zeros_like, batch.pull(batch.residuals))
-    flat, unravel = ravel_pytree(still.forward)
+    flat, unravel = ravel_pytree(batch.pull(batch.residuals).forward)
+    pull = jax.linear_transpose(batch.scores, unravel(flat))
 
     def forward(x):
-        return scale * batch.push(eqx.tree_at(lambda flow: flow.forward, still, unravel(x)))
+        return scale * batch.scores(unravel(x))
 
     def transpose(y):
-        return ravel_pytree(batch.pull(scale * y).forward)[0]
+        return ravel_pytree(pull(scale * y)[0])[0]
 
     gram = scale[:, None] * score_gram(space, batch) * scale
     factor = jsl.cho_factor(gram + damping * jnp.eye(batch.size), lower=True)

@@ -62,6 +62,16 @@ class AbstractEnv(eqx.Module):
     def log_reward(self, state: State) -> Float[Array, ""]:
         """$\\log R(x)$ of a terminal state; finite for training, but the rest takes -inf too."""
 
+    def log_partial(self, state: State) -> Float[Array, ""]:
+        """The log-reward of what has been built so far, if there is such a thing.
+
+        Only forward-looking objectives ask for it.
+        """
+        raise ValueError(
+            f"{type(self).__name__} gives no reward to partial objects, and forward-looking "
+            "objectives need one: define `log_partial(state)`"
+        )
+
 
 @runtime_checkable
 class ListsObjects(Protocol):

@@ -53,6 +53,10 @@ class AbstractGrid(AbstractEnv):
         """How an action changes the cell; stopping does not."""
         return (jnp.arange(self.dims) == action).astype(jnp.int32)
 
+    def log_partial(self, state: GridState) -> Float[Array, ""]:
+        """The reward for stopping here."""
+        return self.log_reward(state)
+
     def is_terminal(self, state: GridState) -> Bool[Array, ""]:
         return state.stopped
 

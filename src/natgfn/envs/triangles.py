@@ -79,6 +79,10 @@ class Triangles(AbstractEnv):
     def log_reward(self, state: GraphState) -> Float[Array, ""]:
         return self.beta * self.count_triangles(state).astype(float)
 
+    def log_partial(self, state: GraphState) -> Float[Array, ""]:
+        """Of the edges that have been put in."""
+        return self.log_reward(state)
+
     def count_triangles(self, state: GraphState) -> Int[Array, ""]:
         number = {edge: k for k, edge in enumerate(combinations(range(self.nodes), 2))}
         triangles = np.array(

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import NatgfnError
 from ..report.tables import results_markdown
 from ..train.record import git_state, versions
-from . import certificates, deceptive, hypergrid, triangle, untuned
+from . import certificates, deceptive, hypergrid, triangle, untuned, walk
 from .study import Study
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -21,6 +21,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "untuned": untuned,
     "certificates": certificates,
     "deceptive": deceptive,
+    "walk": walk,
 }
 """Every experiment that `natgfn reproduce` knows."""
 

@@ -54,6 +54,8 @@ class Method:
     rule: Callable[[Rates], AbstractRule]
     paper: Rates
     sweep: tuple[Rates, ...]
+    extra: Callable[[Rates], dict[str, Any]] = lambda _: {}
+    """What else it sets of `natgfn.train`: an objective, or a source."""
 
 
 @dataclass
@@ -67,6 +69,8 @@ class Study:
     work: Path
     """Where runs are kept, so that an interrupted study goes on where it stopped."""
     batch: int = 128
+    bars: bool = True
+    """Whether to show the progress of each run; of studies side by side only one can."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
     sweeps: list[dict[str, Any]] = field(default_factory=list)
@@ -85,18 +89,22 @@ class Study:
     def compare(self, methods: Iterable[Method], untuned: dict[str, AbstractRule]) -> None:
         """Run everything: the paper's rates, tuned rates, and the rules without a rate."""
         for method in methods:
-            self.trial(method.name, PAPER, method.rule(method.paper), method.paper)
-            best = self.sweep(method)
-            self.trial(method.name, TUNED, method.rule(best), best)
+            self.at_rates(method, PAPER, method.paper)
+            self.at_rates(method, TUNED, self.sweep(method))
         for name, rule in untuned.items():
             self.trial(name, UNTUNED, rule, None)
+
+    def at_rates(self, method: Method, kind: str, rates: Rates) -> Run:
+        """A trial of a method at given rates."""
+        return self.trial(method.name, kind, method.rule(rates), rates, **method.extra(rates))
 
     def sweep(self, method: Method) -> Rates:
         """The rates with the lowest final divergence, on seeds of their own."""
         final = {}
         for rates in _middle(method.sweep, self.scale.sweep_points):
             title = f"{self.title} {method.name}, {rates}"
-            run = self.run(title, method.rule(rates), self.scale.sweep_seeds, SWEEP_SEED)
+            seeds, extra = self.scale.sweep_seeds, method.extra(rates)
+            run = self.run(title, method.rule(rates), seeds, SWEEP_SEED, **extra)
             final[rates] = float(np.mean(run.metrics["kl"][-1]))
         best = min(final, key=lambda rates: final[rates] if np.isfinite(final[rates]) else np.inf)
         self.sweeps.append(
@@ -109,13 +117,16 @@ class Study:
         )
         return best
 
-    def trial(self, name: str, kind: str, rule: AbstractRule, rates: Rates | None) -> Run:
+    def trial(
+        self, name: str, kind: str, rule: AbstractRule, rates: Rates | None, **extra: Any
+    ) -> Run:
         """Run one method on the study's seeds and add its row and curves."""
         title = f"{self.title} {name}, {kind}"
-        run = self.run(title, rule, self.scale.seeds, 0)
+        run = self.run(title, rule, self.scale.seeds, 0, **extra)
         setting = self.row_setting(kind, rates)
         metrics = {metric: run.metrics[metric] for metric in METRICS}
         self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))
+        self.rows[-1] |= {part: describe(value) for part, value in extra.items()}
         # A run may be older than the page it stands on: it says itself what made it.
         self.rows[-1]["git"] = Record(self.folder(title, 0) / RECORD).read()[0]["git"]
         return run
@@ -147,7 +158,7 @@ class Study:
         # A law over many objects is no picture, and would make the file large.
         self.curves.append(entry | ({"law": _rounded(law)} if law.size <= 4096 else {}))
 
-    def run(self, title: str, rule: AbstractRule, seeds: int, seed: int) -> Run:
+    def run(self, title: str, rule: AbstractRule, seeds: int, seed: int, **extra: Any) -> Run:
         return train(
             self.space,
             rule,
@@ -158,7 +169,8 @@ class Study:
             seed=seed,
             out=self.folder(title, seed),
             resume=True,
-            progress=title,
+            progress=title if self.bars else False,
+            **extra,
         )
 
     def folder(self, title: str, seed: int) -> Path:
@@ -170,9 +182,12 @@ class Study:
 
     def final(self, method: str, rates: str, metric: str = "kl") -> float:
         """The mean of a final metric."""
+        return self.row(method, rates)["metrics"][metric]["mean"]
+
+    def row(self, method: str, rates: str) -> dict[str, Any]:
         for row in self.rows:
             if row["method"] == method and row["setting"]["rates"] == rates:
-                return row["metrics"][metric]["mean"]
+                return row
         raise KeyError((method, rates))
 
     def progress(self, method: str, rates: str, metric: str = "kl") -> float:

@@ -7,3 +7,4 @@ from .distributions import modes_found as modes_found
 from .distributions import total_variation as total_variation
 from .evaluate import METRICS as METRICS
 from .evaluate import evaluate as evaluate
+from .evaluate import judge as judge

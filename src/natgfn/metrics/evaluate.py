@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..policies import Flow, backward_table, forward_table
 from ..statespace import StateSpace, exact_residuals, occupancy
@@ -45,18 +45,23 @@ def _evaluate_one(space: StateSpace, flow: Flow) -> tuple[dict[str, Array], Arra
     log_pf = forward_table(space, flow.forward)
     log_pb = backward_table(space, flow.backward)
     q = occupancy(space, jnp.exp(log_pf))[1]
-    log_reward = jnp.asarray(space.log_rewards)
+    found = judge(q, jnp.asarray(space.log_rewards), jnp.asarray(space.modes))
+    return found | {"loss": exact_residuals(space, log_pf, log_pb, flow.log_z).loss}, q
+
+
+def judge(
+    q: Float[Array, " n"], log_reward: Float[Array, " n"], modes: Bool[Array, " n"]
+) -> dict[str, Float[Array, ""]]:
+    """Every metric of a terminal law."""
     p = jax.nn.softmax(log_reward)
     elbo = d.expected_log_reward(q, log_reward)
-    values = (
-        d.total_variation(q, p),
-        d.kl_divergence(q, p),
-        d.kl_divergence(p, q),
-        d.jensen_shannon(q, p),
-        elbo,
-        d.expected_log_reward(p, log_reward) - elbo,
-        jnp.mean(jnp.abs(q - p)),
-        d.modes_found(q, p, jnp.asarray(space.modes)),
-        exact_residuals(space, log_pf, log_pb, flow.log_z).loss,
-    )
-    return dict(zip(METRICS, values, strict=True)), q
+    return {
+        "tv": d.total_variation(q, p),
+        "kl": d.kl_divergence(q, p),
+        "reverse_kl": d.kl_divergence(p, q),
+        "jsd": d.jensen_shannon(q, p),
+        "elbo": elbo,
+        "gap": d.expected_log_reward(p, log_reward) - elbo,
+        "l1": jnp.mean(jnp.abs(q - p)),
+        "modes": d.modes_found(q, p, modes),
+    }

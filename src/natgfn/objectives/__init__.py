@@ -1,11 +1,17 @@
 """Objectives: residuals that vanish at the target, and penalties on them."""
 
+from .balance import DetailedBalance as DetailedBalance
+from .balance import LogVariance as LogVariance
+from .balance import SubTrajectoryBalance as SubTrajectoryBalance
+from .balance import TrajectoryBalance as TrajectoryBalance
+from .base import AbstractObjective as AbstractObjective
 from .batch import Batch as Batch
 from .batch import evaluate as evaluate
 from .batch import residual_rows as residual_rows
+from .flow_matching import FlowMatching as FlowMatching
 from .penalties import AbstractPenalty as AbstractPenalty
 from .penalties import Huber as Huber
 from .penalties import Squared as Squared
 from .penalties import curvature as curvature
 from .penalties import slope as slope
-from .trajectory_balance import TrajectoryBalance as TrajectoryBalance
+from .transport import Transport as Transport

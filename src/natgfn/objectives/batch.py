@@ -9,10 +9,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from ..envs.base import AbstractEnv
-from ..policies import Flow, Tabular
-from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, taken
+from ..policies import AbstractPolicy, Flow, Tabular
+from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, log_probs, taken
+from .base import AbstractObjective, surplus
 from .penalties import curvature, slope
-from .trajectory_balance import TrajectoryBalance
 
 
 class Batch(eqx.Module):
@@ -21,44 +21,79 @@ class Batch(eqx.Module):
     Attributes:
         paths: the trajectories.
         probs: their log-probabilities.
-        residuals: $\delta_i$.
+        residuals: $\delta$, of each trajectory one or more (`AbstractObjective`).
+        shares: what each residual counts in its trajectory.
         weights: $w_i = \nu(\tau_i) / \mu(\tau_i)$, of the objective.
         omega: $\omega_i = q_\theta(\tau_i) / \mu(\tau_i)$, of the Fisher.
+        balance: the residual of trajectory balance of each trajectory, whatever the objective.
         objective: what was evaluated.
         push: $v \mapsto J v$, the change of every residual along a change of the parameters.
         pull: $x \mapsto J^\top x = \sum_i x_i \nabla \delta_i$.
+        scores: $v \mapsto z_i^\top v$, the change of every $\log q_\theta(\tau_i)$ along a change
+            of the forward policy.
         rows: $J$ itself, for a network, unless it is too large.
+        potential: $f(x_i)$, the gradient of a functional of the terminal law, if there is one.
     """
 
     paths: Trajectories
     probs: PathLogProbs
-    residuals: Float[Array, " n"]
+    residuals: Float[Array, " rows"]
+    shares: Float[Array, " rows"]
     weights: Float[Array, " n"]
     omega: Float[Array, " n"]
-    objective: TrajectoryBalance
-    push: Callable[[Flow], Float[Array, " n"]]
-    pull: Callable[[Float[Array, " n"]], Flow]
+    balance: Float[Array, " n"]
+    objective: AbstractObjective
+    push: Callable[[Flow], Float[Array, " rows"]]
+    pull: Callable[[Float[Array, " rows"]], Flow]
+    scores: Callable[[AbstractPolicy], Float[Array, " n"]]
     rows: Float[Array, "n p"] | None = None
+    potential: Float[Array, " n"] | None = None
 
     @property
     def size(self) -> int:
-        return self.residuals.size
+        """How many trajectories."""
+        return self.omega.size
 
     @property
     def loss(self) -> Float[Array, ""]:
-        return jnp.mean(self.weights * jax.vmap(self.objective.penalty)(self.residuals))
+        return self.loss_of(self.residuals)
+
+    def loss_of(self, residuals: Float[Array, " rows"]) -> Float[Array, ""]:
+        """What the loss would be with other residuals."""
+        return self._each_row() @ jax.vmap(self.objective.penalty)(residuals) / self.size
 
     def gradient(self) -> Flow:
         r"""$\frac1N \sum_i w_i\, \ell'(\delta_i)\, \nabla \delta_i$: the estimators of line 5."""
-        return self.pull(self.weights * slope(self.objective.penalty, self.residuals) / self.size)
+        slopes = slope(self.objective.penalty, self.residuals)
+        gradient = self.pull(self._each_row() * slopes / self.size)
+        if self.potential is None:
+            return gradient
+        share = self.weights / jnp.sum(self.weights)
+        centred = share * (self.potential - share @ self.potential)
+        (more,) = jax.linear_transpose(self.scores, gradient.forward)(centred)
+        forward = jax.tree.map(jnp.add, gradient.forward, more)
+        return eqx.tree_at(lambda flow: flow.forward, gradient, forward)
 
-    def least_squares_weights(self) -> Float[Array, " n"]:
+    def require_residuals_only(self, what: str) -> None:
+        """Raise `ValueError` if there is more to the objective than its residuals."""
+        if self.potential is not None:
+            raise ValueError(
+                f"{what} steps on residuals, and {type(self.objective).__name__} has more to it: "
+                "use a rule that follows the gradient, such as Euclidean, Adam or Natural with a "
+                "rate"
+            )
+
+    def least_squares_weights(self) -> Float[Array, " rows"]:
         r"""$w_i\, \ell'(\delta_i) / 2\delta_i$: the objective as a weighted sum of squares."""
-        return self.weights * curvature(self.objective.penalty, self.residuals)
+        return self._each_row() * curvature(self.objective.penalty, self.residuals)
+
+    def _each_row(self) -> Float[Array, " rows"]:
+        """The weight of each residual: that of its trajectory times its share."""
+        return (self.shares.reshape(-1, self.size) * self.weights).ravel()
 
 
 def evaluate(
-    objective: TrajectoryBalance,
+    objective: AbstractObjective,
     env: AbstractEnv,
     flow: Flow,
     paths: Trajectories,
@@ -79,18 +114,44 @@ def evaluate(
         weighting: how ratios of laws become weights.
     """
     size = sum(x.size for x in jax.tree.leaves(eqx.filter(flow, eqx.is_inexact_array)))
-    whole = isinstance(flow.forward, Tabular) or paths.actions.shape[1] * size > _MOST
-    differentiate = _linearised if whole else _by_rows
+    small = paths.actions.shape[1] * size <= _MOST
+    by_rows = objective.by_trajectory and small and not isinstance(flow.forward, Tabular)
+    differentiate = _by_rows if by_rows else _linearised
     delta, probs, push, pull, rows = differentiate(objective, env, flow, paths)
     mask = probs.actions > -jnp.inf
 
     def log_law(law: AbstractProposal) -> Float[Array, " n"]:
         return jnp.sum(taken(law(probs.actions, mask), paths), axis=0)
 
+    def scores(v: AbstractPolicy) -> Float[Array, " n"]:
+        if objective.by_trajectory:
+            still = jax.tree.map(jnp.zeros_like, eqx.filter(flow, eqx.is_inexact_array))
+            return push(eqx.tree_at(lambda f: f.forward, still, v))
+        params, static = eqx.partition(flow.forward, eqx.is_inexact_array)
+
+        def log_q(params):
+            moved = eqx.tree_at(lambda f: f.forward, flow, eqx.combine(params, static))
+            return log_probs(env, moved, paths).forward
+
+        return jax.jvp(log_q, (params,), (v,))[1]
+
     log_mu = log_law(proposal)
-    omega = weighting(probs.forward - log_mu)
-    weights = jnp.ones_like(delta) if reference is None else weighting(log_law(reference) - log_mu)
-    return Batch(paths, probs, delta, weights, omega, objective, push, pull, rows)
+    ones = jnp.ones_like(log_mu)
+    return Batch(
+        paths=paths,
+        probs=probs,
+        residuals=delta,
+        shares=objective.shares(paths).astype(delta.dtype),
+        weights=ones if reference is None else weighting(log_law(reference) - log_mu),
+        omega=weighting(probs.forward - log_mu),
+        balance=flow.log_z + surplus(env, paths, probs),
+        objective=objective,
+        push=push,
+        pull=pull,
+        scores=scores,
+        rows=rows,
+        potential=objective.potential(env, flow, paths),
+    )
 
 
 _MOST = 2**26
@@ -98,7 +159,7 @@ _MOST = 2**26
 
 
 def _linearised(
-    objective: TrajectoryBalance, env: AbstractEnv, flow: Flow, paths: Trajectories
+    objective: AbstractObjective, env: AbstractEnv, flow: Flow, paths: Trajectories
 ) -> tuple[Array, PathLogProbs, Callable, Callable, None]:
     params, static = eqx.partition(flow, eqx.is_inexact_array)
 
@@ -111,7 +172,7 @@ def _linearised(
 
 
 def _by_rows(
-    objective: TrajectoryBalance, env: AbstractEnv, flow: Flow, paths: Trajectories
+    objective: AbstractObjective, env: AbstractEnv, flow: Flow, paths: Trajectories
 ) -> tuple[Array, PathLogProbs, Callable, Callable, Array]:
     delta, rows, probs = residual_rows(objective, env, flow, paths)
     _, unravel = ravel_pytree(eqx.filter(flow, eqx.is_inexact_array))
@@ -119,7 +180,7 @@ def _by_rows(
 
 
 def residual_rows(
-    objective: TrajectoryBalance, env: AbstractEnv, flow: Flow, paths: Trajectories
+    objective: AbstractObjective, env: AbstractEnv, flow: Flow, paths: Trajectories
 ) -> tuple[Float[Array, " n"], Float[Array, "n p"], PathLogProbs]:
     r"""Residuals, their gradients one by one, and the log-probabilities behind them.
 
@@ -135,10 +196,5 @@ def residual_rows(
 
     each = jax.vmap(jax.value_and_grad(residual, has_aux=True), in_axes=(None, 1))
     (delta, probs), gradients = each(params, paths)
-    probs = PathLogProbs(
-        jnp.swapaxes(probs.actions[:, :, 0], 0, 1),
-        probs.steps[:, :, 0].T,
-        probs.forward[:, 0],
-        probs.backward[:, 0],
-    )
+    probs = PathLogProbs(*(jnp.moveaxis(x[:, :, 0], 0, 1) for x in probs))
     return delta, jax.vmap(lambda g: ravel_pytree(g)[0])(gradients), probs

@@ -39,15 +39,21 @@ def fitted_natural_gradient(
     $$\sum_i \omega_i (\delta_i + \zeta - \eta\, z_i^\top v)^2,$$
     two numbers fitted to $N$ residuals. The direction is that of the residuals with $\log Z$
     already at its best, that is, centred: a $\log Z$ that is far off would otherwise drown it
-    in noise.
+    in noise. This is for objectives without state flows.
 
     `update` takes `fisher` and `batch`, and handles a whole `Flow`.
     """
 
     def init(params):
+        if params.states is not None:
+            raise ValueError(
+                "Natural without a rate fits the step of policies and log Z, and this objective "
+                "has state flows too: give it a rate"
+            )
         return solver.init(params.forward), backward.init(params.backward)
 
     def update(updates, state, params, *, fisher, batch, **extra: Any):
+        batch.require_residuals_only("Natural without a rate")
         weights = batch.least_squares_weights()
         share = weights / jnp.sum(weights)
         mean = share @ batch.residuals
@@ -124,9 +130,7 @@ def limit_divergence(limit: Scalar) -> optax.GradientTransformationExtraArgs:
     """
 
     def update(updates, state, params=None, *, batch, **extra: Any):
-        still = jax.tree.map(jnp.zeros_like, updates)
-        change = batch.push(eqx.tree_at(lambda flow: flow.forward, still, updates.forward))
-        predicted = jnp.mean(change**2) / 2
+        predicted = jnp.mean(batch.scores(updates.forward) ** 2) / 2
         safe = jnp.where(predicted > limit, predicted, 1.0)
         scale = jnp.where(predicted > limit, jnp.sqrt(limit / safe), 1.0)
         return jax.tree.map(lambda x: scale * x, updates), state
@@ -154,9 +158,10 @@ def by_part(
     forward: optax.GradientTransformation,
     backward: optax.GradientTransformation,
     log_z: optax.GradientTransformation,
+    states: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
     """One transformation for each part of a `Flow`."""
-    parts = {"forward": forward, "backward": backward, "log_z": log_z}
+    parts = {"forward": forward, "backward": backward, "log_z": log_z, "states": states}
     parts = {name: optax.with_extra_args_support(part) for name, part in parts.items()}
 
     def init(params):

@@ -57,7 +57,7 @@ class Euclidean(AbstractRule):
     """Stochastic gradient descent, the paper's baseline.
 
     Attributes:
-        rate: of the forward policy.
+        rate: of the forward policy, and of state flows.
         backward_rate: of the backward policy.
         log_z_rate: of $\\log Z$.
         clip: the largest norm of the gradient of all parameters, if any.
@@ -75,7 +75,12 @@ class Euclidean(AbstractRule):
 
     def transform(self):
         log_z = optax.adam if self.adaptive_log_z else optax.sgd
-        steps = by_part(optax.sgd(self.rate), optax.sgd(self.backward_rate), log_z(self.log_z_rate))
+        steps = by_part(
+            forward=optax.sgd(self.rate),
+            backward=optax.sgd(self.backward_rate),
+            log_z=log_z(self.log_z_rate),
+            states=optax.sgd(self.rate),
+        )
         return clipped(self.clip, steps)
 
     def context(self, env, flow, batch):
@@ -95,7 +100,10 @@ class Adam(AbstractRule):
 
     def transform(self):
         steps = by_part(
-            optax.adam(self.rate), optax.adam(self.backward_rate), optax.adam(self.log_z_rate)
+            forward=optax.adam(self.rate),
+            backward=optax.adam(self.backward_rate),
+            log_z=optax.adam(self.log_z_rate),
+            states=optax.adam(self.rate),
         )
         return clipped(self.clip, steps)
 
@@ -118,6 +126,7 @@ class Natural(AbstractRule):
         rate: of the forward policy; None to fit it, with $\\log Z$, to each batch.
         backward_rate: of the backward policy.
         log_z_rate: of $\\log Z$, unless it is fitted.
+        flow_rate: of Adam steps for state flows, where there are any.
     """
 
     occupancy: AbstractOccupancy = Exact()
@@ -126,6 +135,7 @@ class Natural(AbstractRule):
     rate: float | None = None
     backward_rate: float = 0.01
     log_z_rate: float = 0.01
+    flow_rate: float = 0.01
 
     def __check_init__(self):
         check_rates(self)
@@ -136,7 +146,12 @@ class Natural(AbstractRule):
         if self.rate is None:
             return fitted_natural_gradient(self.solver, self.damping, backward)
         forward = optax.chain(natural_gradient(self.solver, self.damping), optax.sgd(self.rate))
-        return by_part(forward, backward, optax.sgd(self.log_z_rate))
+        return by_part(
+            forward=forward,
+            backward=backward,
+            log_z=optax.sgd(self.log_z_rate),
+            states=optax.adam(self.flow_rate),
+        )
 
     def context(self, env, flow, batch):
         visited = self.occupancy(env, flow.forward, batch)
@@ -162,6 +177,7 @@ class FisherAdam(AbstractRule):
         momentum_after: whether the moment is that of the solutions instead of the gradients.
         backward_rate: of the backward policy.
         log_z_rate: of Adam steps for $\log Z$.
+        flow_rate: of Adam steps for state flows, where there are any.
         clip: the largest norm of the gradient of all parameters, if any.
         kl: the largest divergence of a step of the forward policy, if any (`kl_trust_region`).
         adaptive: whether the damping follows the fit of the residuals' linear model
@@ -176,6 +192,7 @@ class FisherAdam(AbstractRule):
     momentum_after: bool = False
     backward_rate: float = 0.01
     log_z_rate: float = 0.1
+    flow_rate: float = 0.01
     clip: float | None = None
     kl: float | None = None
     adaptive: bool = False
@@ -199,7 +216,12 @@ class FisherAdam(AbstractRule):
         order = (solve, moment) if self.momentum_after else (moment, solve)
         bound = () if self.kl is None else (kl_trust_region(self.kl),)
         forward = optax.chain(*order, optax.sgd(self.rate), *bound)
-        return by_part(forward, optax.sgd(self.backward_rate), optax.adam(self.log_z_rate))
+        return by_part(
+            forward=forward,
+            backward=optax.sgd(self.backward_rate),
+            log_z=optax.adam(self.log_z_rate),
+            states=optax.adam(self.flow_rate),
+        )
 
     def context(self, env, flow, batch):
         visited = self.occupancy(env, flow.forward, batch)
@@ -256,6 +278,9 @@ class SampleSpace(AbstractRule):
         return step
 
     def context(self, env, flow, batch):
+        batch.require_residuals_only("SampleSpace")
+        if not batch.objective.by_trajectory:
+            return {"gram": lambda _: None, "batch": batch}
         return {"gram": lambda scale: residual_gram(env, flow, batch, scale), "batch": batch}
 
     def metric(self):

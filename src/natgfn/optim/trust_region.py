@@ -14,7 +14,6 @@ import optax
 from jaxtyping import Array, Float, PyTree
 
 from ..fisher import Fisher, Scalar
-from ..objectives import Batch
 from ..policies import AbstractPolicy, masked_log_softmax
 from ..solvers.live import on_live_rows
 from .natural import transformation
@@ -140,8 +139,9 @@ def levenberg_marquardt(
         extra = {"env": env, "flow": flow, "batch": batch, **extra}
         step, after = steps(state.damping).update(updates, state.steps, params, **extra)
         moved = eqx.apply_updates(flow, step)
-        actual = _decrease(batch, batch.objective.residuals(env, moved, batch.paths)[0])
-        predicted = _decrease(batch, batch.residuals + batch.push(step))
+        after_it = batch.objective.residuals(env, moved, batch.paths)[0]
+        actual = batch.loss - batch.loss_of(after_it)
+        predicted = batch.loss - batch.loss_of(batch.residuals + batch.push(step))
         sound = (predicted > 0) & jnp.isfinite(actual)
         ratio = jnp.where(sound, actual / jnp.where(sound, predicted, 1), 0)
         factor = jnp.where(ratio < 1 / 4, 3 / 2, jnp.where(ratio > 3 / 4, 2 / 3, 1))
@@ -149,8 +149,3 @@ def levenberg_marquardt(
         return step, LevenbergMarquardt(changed, ratio.astype(state.ratio.dtype), after)
 
     return transformation(init, update)
-
-
-def _decrease(batch: Batch, residuals: Float[Array, " n"]) -> Float[Array, ""]:
-    before, after = (jax.vmap(batch.objective.penalty)(x) for x in (batch.residuals, residuals))
-    return jnp.mean(batch.weights * (before - after))

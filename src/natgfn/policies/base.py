@@ -33,16 +33,27 @@ class AbstractDesign(eqx.Module):
     """What a forward policy looks like, before it has parameters."""
 
     @abstractmethod
-    def __call__(self, env: StateSpace, *, key: PRNGKeyArray) -> AbstractPolicy:
-        """A policy with initial parameters."""
+    def __call__(
+        self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None
+    ) -> AbstractPolicy:
+        """A policy with initial parameters: an output for each action, unless told otherwise."""
 
 
 class Flow(eqx.Module):
-    """All that trajectory balance trains."""
+    r"""All that training changes.
+
+    Attributes:
+        forward: $P_F$.
+        backward: $P_B$.
+        log_z: $\log Z = \log F(s_0)$.
+        states: $\log F(s)$ of the other states as a policy with one output, for objectives
+            that need it.
+    """
 
     forward: AbstractPolicy
     backward: AbstractPolicy
     log_z: Float[Array, ""]
+    states: AbstractPolicy | None = None
 
 
 def masked_log_softmax(

@@ -83,7 +83,6 @@ class Network(AbstractDesign):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def __call__(self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None) -> MLP:
-        """A network with an output for each action, unless told otherwise."""
         first_key, *keys = jax.random.split(key, self.depth + 1)
         sizes = [self.width] * (self.depth - 1) + [outputs or env.num_actions]
         rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(sizes, keys, strict=True)]

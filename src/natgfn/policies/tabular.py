@@ -31,8 +31,10 @@ class Tabular(AbstractPolicy):
 class Table(AbstractDesign):
     """A table of logits, uniform at first: the paper's tabular experiments."""
 
-    def __call__(self, env: StateSpace, *, key: PRNGKeyArray) -> Tabular:
-        return Tabular.forward(env)
+    def __call__(
+        self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None
+    ) -> Tabular:
+        return Tabular(jnp.zeros((env.num_inner, outputs or env.num_actions)))
 
 
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:

@@ -145,6 +145,24 @@ def draw_relative_errors(panels: Mapping[str, tuple[Sequence[Any], str]], path: 
     return save(figure, path)
 
 
+def draw_bars(
+    rows: Mapping[str, Mapping[str, Mapping[str, float]]], metrics: Sequence[str], path: Path
+) -> Path:
+    """Final metrics of every method, with one standard deviation."""
+    figure, axes = plt.subplots(
+        1, len(metrics), figsize=(2.6 * len(metrics) + 1.6, 3.2), sharey=True, layout="constrained"
+    )
+    names = list(rows)[::-1]
+    for axis, metric in zip(axes, metrics, strict=True):
+        values = [rows[name][metric] for name in names]
+        colours = [COLOURS.get(name, "0.6") for name in names]
+        axis.barh(
+            names, [v["mean"] for v in values], xerr=[v["std"] for v in values], color=colours
+        )
+        axis.set_title(metric.upper() if metric in ("tv", "kl", "jsd") else metric)
+    return save(figure, path)
+
+
 def draw_heat_maps(laws: Mapping[str, np.ndarray], side: int, path: Path) -> Path:
     """A figure of `heat_maps`, at most five in a row."""
     columns = min(len(laws), 5)

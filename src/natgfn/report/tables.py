@@ -16,13 +16,6 @@ def results_markdown(results: Mapping[str, Any]) -> str:
         rate = setting["rate"] or "none"
         cells = [cell(metrics[name]) for name in COLUMNS]
         body.append([*(str(setting[key]) for key in settings), row["method"], rate, *cells])
-    claims = [
-        [_setting(c["setting"]), c["claim"], "yes" if c["holds"] else "**no**", c["evidence"]]
-        for c in results["claims"]
-    ]
-    sweeps = [
-        [_setting(s["setting"]), s["method"], _rates(s["kl"]), s["best"]] for s in results["sweeps"]
-    ]
     sections = [
         f"# {results['experiment']}, {results['scale']} scale",
         results["about"],
@@ -30,12 +23,26 @@ def results_markdown(results: Mapping[str, Any]) -> str:
         f"{results['rows'][0]['seeds']} seeds, from the exact terminal law, in nats. A number of "
         "the paper's would stand in brackets; it reports its tabular experiments as figures only.",
         table(head, body),
+        *claims_and_sweeps(results),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def claims_and_sweeps(results: Mapping[str, Any]) -> list[str]:
+    """The last sections of a page."""
+    claims = [
+        [_setting(c["setting"]), c["claim"], "yes" if c["holds"] else "**no**", c["evidence"]]
+        for c in results["claims"]
+    ]
+    sweeps = [
+        [_setting(s["setting"]), s["method"], _rates(s["kl"]), s["best"]] for s in results["sweeps"]
+    ]
+    return [
         "## Claims",
         table(["setting", "claim", "holds", "evidence"], claims),
         "## Sweeps (final KL, on other seeds)",
         table(["setting", "method", "rate: KL", "best"], sweeps),
     ]
-    return "\n\n".join(sections) + "\n"
 
 
 def made_by(results: Mapping[str, Any]) -> str:
@@ -46,7 +53,7 @@ def made_by(results: Mapping[str, Any]) -> str:
 
 def cell(metric: Mapping[str, float | None]) -> str:
     text = f"{metric['mean']:.4g} ± {metric['std']:.1g}"
-    return text if metric["paper"] is None else f"{text} ({metric['paper']:g})"
+    return text if metric.get("paper") is None else f"{text} ({metric['paper']:g})"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -150,10 +150,18 @@ class PathLogProbs(NamedTuple):
     r"""$\log \pi(\cdot \mid s_t)$, zero where padded."""
     steps: Float[Array, "times n"]
     r"""$\log \pi(a_t \mid s_t)$, zero where padded."""
-    forward: Float[Array, " n"]
-    r"""$\log q_\theta(\tau)$."""
-    backward: Float[Array, " n"]
-    r"""$\log P_B(\tau \mid x)$."""
+    back_steps: Float[Array, "times n"]
+    r"""$\log P_B(a_t \mid s_{t+1})$, zero where padded."""
+
+    @property
+    def forward(self) -> Float[Array, " n"]:
+        r"""$\log q_\theta(\tau)$."""
+        return jnp.sum(self.steps, axis=0)
+
+    @property
+    def backward(self) -> Float[Array, " n"]:
+        r"""$\log P_B(\tau \mid x)$."""
+        return jnp.sum(self.back_steps, axis=0)
 
 
 def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs:
@@ -165,12 +173,10 @@ def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs
 
     forward = evaluate(flow.forward, env.forward_mask, paths.before)
     backward = evaluate(flow.backward, env.backward_mask, paths.after)
-    steps = taken(forward, paths)
     return PathLogProbs(
         actions=jnp.where(paths.live[..., None], forward, 0.0),
-        steps=steps,
-        forward=jnp.sum(steps, axis=0),
-        backward=jnp.sum(taken(backward, paths), axis=0),
+        steps=taken(forward, paths),
+        back_steps=taken(backward, paths),
     )
 
 

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jax.flatten_util import ravel_pytree
+from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Bool, Float, Int
 
 from ..envs.base import AbstractEnv
@@ -34,7 +35,7 @@ from ..statespace import StateSpace
 
 
 def proximal_step(
-    gram: Float[Array, "n n"],
+    gram: Float[Array, "n n"] | None,
     batch: Batch,
     damping: Scalar,
     centre: Flow | None = None,
@@ -43,20 +44,45 @@ def proximal_step(
     r"""$\phi_k$ above, for squared residuals or any penalty (by iterated least squares).
 
     Args:
-        gram: $J D^{-1} J^\top$.
+        gram: $J D^{-1} J^\top$; None where there are too many rows for it, as with objectives
+            that have many residuals a trajectory: then the system is solved by conjugate
+            gradients, with products of $J$ alone.
         batch: the residuals.
         damping: $\lambda$.
         centre: $\mu\, \phi_{k-1}$, zero if None.
         scale: the diagonal of $D^{-1}$, ones if None.
     """
     root = jnp.sqrt(batch.least_squares_weights())
-    system = root[:, None] * gram * root + batch.size * damping * jnp.eye(batch.size)
     left = batch.residuals if centre is None else batch.residuals - batch.push(centre)
-    solution = jsl.cho_solve(jsl.cho_factor(system, lower=True), root * left)
+    if gram is None:
+        solution = _iterate(batch, root, damping, scale, root * left)
+    else:
+        system = root[:, None] * gram * root + batch.size * damping * jnp.eye(batch.size)
+        solution = jsl.cho_solve(jsl.cho_factor(system, lower=True), root * left)
     step = batch.pull(root * solution)
     if scale is not None:
         step = jax.tree.map(jnp.multiply, step, scale)
     return step if centre is None else jax.tree.map(jnp.add, centre, step)
+
+
+def _iterate(
+    batch: Batch,
+    root: Float[Array, " rows"],
+    damping: Scalar,
+    scale: Flow | None,
+    right: Float[Array, " rows"],
+) -> Float[Array, " rows"]:
+    def product(x):
+        step = batch.pull(root * x)
+        if scale is not None:
+            step = jax.tree.map(jnp.multiply, step, scale)
+        return root * batch.push(step) + batch.size * damping * x
+
+    return cg(product, right, tol=_TOLERANCE, maxiter=_ITERATIONS)[0]
+
+
+_TOLERANCE, _ITERATIONS = 1e-3, 100
+"""Of conjugate gradients. More of them changed no figure of `natgfn reproduce objectives`."""
 
 
 def residual_gram(

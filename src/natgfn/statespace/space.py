@@ -106,7 +106,13 @@ class StateSpace(AbstractEnv):
         return state >= self.num_inner
 
     def observe(self, state: Int[Array, ""]) -> Float[Array, " features"]:
-        return self.env.observe(jax.tree.map(lambda x: jnp.asarray(x)[state], self.states))
+        return self.env.observe(self._original(state))
+
+    def log_partial(self, state: Int[Array, ""]) -> Float[Array, ""]:
+        return self.env.log_partial(self._original(state))
+
+    def _original(self, state: Int[Array, ""]) -> State:
+        return jax.tree.map(lambda x: jnp.asarray(x)[state], self.states)
 
     def log_reward(self, state: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.asarray(self.log_rewards)[state - self.num_inner]

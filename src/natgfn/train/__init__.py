@@ -1,5 +1,6 @@
 """Training: the compiled step, the loop around it, and what it leaves on disk."""
 
+from .ace import ACE as ACE
 from .algorithm import Algorithm as Algorithm
 from .algorithm import StepInfo as StepInfo
 from .algorithm import TrainState as TrainState

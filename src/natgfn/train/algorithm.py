@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from ..objectives import Batch, TrajectoryBalance, evaluate
+from ..objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
 from ..optim import AbstractRule
 from ..policies import Flow
 from ..sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
@@ -57,7 +57,7 @@ class Algorithm(eqx.Module):
 
     env: StateSpace
     rule: AbstractRule
-    objective: TrajectoryBalance = TrajectoryBalance()
+    objective: AbstractObjective = TrajectoryBalance()
     proposal: AbstractProposal = OnPolicy()
     source: AbstractSource = Fresh()
     reference: AbstractProposal | None = None
@@ -110,9 +110,7 @@ class Algorithm(eqx.Module):
             self.env, flow, self.proposal, self.batch, state.memory, state.step, key=sample_key
         )
         batch = self.evaluate(flow, paths)
-        fresh = self.source.is_fresh(state.memory, state.step)
-        weights = [jnp.where(fresh, x, 1.0) for x in (batch.weights, batch.omega)]
-        batch = eqx.tree_at(lambda b: [b.weights, b.omega], batch, weights)
+        batch = self.source.weigh(flow, batch, state.memory, state.step)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         gradient: Any = batch.gradient()
         context = self.rule.context(self.env, flow, batch)

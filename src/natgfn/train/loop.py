@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..envs.base import AbstractEnv
 from ..errors import NatgfnError
 from ..metrics import evaluate
-from ..objectives import TrajectoryBalance
+from ..objectives import AbstractObjective, TrajectoryBalance
 from ..optim import AbstractRule, SampleSpace
 from ..policies import AbstractDesign, AbstractPolicy, Flow, Table, Uniform
 from ..sampling import AbstractProposal, OnPolicy, Weighting
@@ -40,7 +41,7 @@ def train(
     rule: AbstractRule = SampleSpace(),
     *,
     policy: AbstractDesign = Table(),
-    objective: TrajectoryBalance = TrajectoryBalance(),
+    objective: AbstractObjective = TrajectoryBalance(),
     backward: Callable[[StateSpace], AbstractPolicy] = Uniform.backward,
     proposal: AbstractProposal = OnPolicy(),
     source: AbstractSource = Fresh(),
@@ -63,13 +64,15 @@ def train(
         rule: how a batch becomes an update; by default the natural step in sample space,
             `optim.SampleSpace`; as it is, it becomes `optim.SampleSpace.network()` for a network.
         policy: the forward policy, a table (`policies.Table`) or a network (`policies.Network`).
-        objective: trajectory balance, with squared residuals unless told otherwise.
+        objective: trajectory balance with squared residuals, unless told otherwise; or any of
+            `natgfn.objectives`.
         backward: makes the backward policy: `Uniform.backward` over the parents,
             `Tabular.backward` to learn it, `PathCount.backward`, or, to see what it does,
             `Constant.backward`, which is not normalised.
         proposal: $\mu$, which draws new trajectories; the forward policy itself by default.
         source: where the trajectories of an update come from: always new ones (`Fresh`), or
-            every other time from a buffer of objects (`Replay`).
+            every other time from a buffer of objects (`Replay`), a `Teacher`, or half of them from
+            an explorer (`ACE`).
         reference: $\nu$, the law the objective averages over; by default the proposal.
         weighting: clipping and self-normalisation of the weights between those laws.
         batch: trajectories an update.
@@ -154,7 +157,7 @@ def _prepare(
     env: AbstractEnv,
     rule: AbstractRule,
     policy: AbstractDesign,
-    objective: TrajectoryBalance,
+    objective: AbstractObjective,
     backward: Callable[[StateSpace], AbstractPolicy],
     proposal: AbstractProposal,
     source: AbstractSource,
@@ -211,8 +214,12 @@ def _prepare(
     back = backward(space)
 
     def start(seed: int) -> TrainState:
-        forward = policy(space, key=jax.random.key(seed))
-        return algorithm.init(Flow(forward, back, jnp.array(0.0)), seed)
+        key = jax.random.key(seed)
+        flow = Flow(policy(space, key=key), back, jnp.array(0.0))
+        if objective.learns_flows:
+            states = policy(space, key=jax.random.fold_in(key, 1), outputs=1)
+            flow = eqx.tree_at(lambda f: f.states, flow, states, is_leaf=lambda x: x is None)
+        return algorithm.init(flow, seed)
 
     states = stack_seeds(start, list(range(seed, seed + seeds)))
     return _Job(algorithm, states, configuration)

@@ -41,6 +41,12 @@ class AbstractSource(eqx.Module):
         """Whether the proposal draws the trajectories of this update."""
         return jnp.array(True)
 
+    def weigh(self, flow: Flow, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> Batch:
+        """The batch with the weights of its trajectories: one, unless the proposal drew them."""
+        fresh = self.is_fresh(memory, step)
+        weights = [jnp.where(fresh, x, 1.0) for x in (batch.weights, batch.omega)]
+        return eqx.tree_at(lambda b: [b.weights, b.omega], batch, weights)
+
     @abstractmethod
     def learn(self, env: StateSpace, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
         """What it remembers after that update."""
@@ -106,8 +112,8 @@ class Replay(AbstractSource):
         ends = batch.paths.last
         priorities = {
             "reward": jax.vmap(env.log_reward)(ends),
-            "loss": batch.residuals**2,
-            "teacher": teacher_reward(batch.residuals),
+            "loss": batch.balance**2,
+            "teacher": teacher_reward(batch.balance),
             "none": jnp.zeros(batch.size),
         }
         return memory.insert(ends - env.num_inner, priorities[self.priority])

@@ -74,5 +74,5 @@ class Teacher(AbstractSource):
 def teacher_residuals(env: StateSpace, teacher: Flow, batch: Batch) -> Float[Array, " n"]:
     """Trajectory balance of the teacher, on the student's trajectories and residuals."""
     probs = log_probs(env, teacher, batch.paths)
-    target = jnp.log(teacher_reward(batch.residuals) + 1e-8)
+    target = jnp.log(teacher_reward(batch.balance) + 1e-8)
     return teacher.log_z + probs.forward - target - probs.backward
