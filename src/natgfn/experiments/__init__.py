@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import NatgfnError
 from ..report.tables import results_markdown
 from ..train.record import git_state, versions
-from . import certificates, deceptive, hypergrid, triangle, untuned, walk
+from . import certificates, deceptive, hypergrid, objectives, triangle, untuned, walk
 from .study import Study
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -22,6 +22,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "certificates": certificates,
     "deceptive": deceptive,
     "walk": walk,
+    "objectives": objectives,
 }
 """Every experiment that `natgfn reproduce` knows."""
 

@@ -25,6 +25,11 @@ COLOURS = {
     "Natural (sample)": "#55a868",
     "Natural (approx)": "#dd8452",
     "Natural (sample space)": "#8172b3",
+    "Natural (messages)": "#937860",
+    "Wasserstein (reconstructed)": "#da8bc3",
+    "ACE (reconstructed)": "#8c8c8c",
+    "Adam": "#ccb974",
+    "optimum of this P_B": "black",
 }
 
 
