@@ -52,6 +52,29 @@ def law(log_weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     return graphs, np.exp(logs - log_z), log_z
 
 
+def sum_of_integers(weights: list[list[int]]) -> int:
+    """Z of integer weights, exactly: by inclusion and exclusion of sets of sinks."""
+    size = len(weights)
+    within = [list(row) for row in weights]
+    for row in within:
+        for i in range(size):
+            for members in range(2**size):
+                if members >> i & 1:
+                    row[members] += row[members ^ 1 << i]
+    totals = [1] + [0] * (2**size - 1)
+    for members in range(1, 2**size):
+        sinks = members
+        while sinks:
+            rest = members ^ sinks
+            term = totals[rest] * (1 if sinks.bit_count() % 2 else -1)
+            for j in range(size):
+                if sinks >> j & 1:
+                    term *= within[j][rest]
+            totals[members] += term
+            sinks = (sinks - 1) & members
+    return totals[-1]
+
+
 def equivalence_class(graph: np.ndarray) -> tuple:
     """The skeleton and the colliders of unjoined parents: what Markov equivalence keeps."""
     joined = graph + graph.T

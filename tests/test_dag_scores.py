@@ -7,7 +7,7 @@ from scipy.special import gammaln
 from scipy.stats import multivariate_t
 
 from natgfn import NatgfnError
-from natgfn.dag import BDeu, BGe, CONSENSUS, Data, adjacency, load, local_scores, sachs
+from natgfn.dag import CONSENSUS, BDeu, BGe, Data, adjacency, load, local_scores, sachs
 
 
 def continuous(rows: int, size: int, seed: int = 0) -> Data:

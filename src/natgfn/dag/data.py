@@ -71,6 +71,8 @@ def read_csv(path: str | Path) -> pd.DataFrame:
         raise NatgfnError(f"no file {str(path)!r}: expected a CSV file") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise NatgfnError(f"{path} is not a CSV file: {error}") from error
+    except OSError as error:
+        raise NatgfnError(f"cannot read {path}: {error.strerror}; expected a CSV file") from error
     names = [str(name).strip() for name in cells.iloc[0]]
     for number, name in enumerate(names, start=1):
         if not name:

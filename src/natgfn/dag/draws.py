@@ -1,12 +1,15 @@
 """Independent graphs from the exact law: layer by layer, and then the parents of each vertex."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from jaxtyping import Float, Int
 
 from .layers import Sums, log_following, step
-from .subsets import indicators, subsets
+from .subsets import indicators
 
-_CELLS = 2**22
+_CELLS = 2**18  # of a matrix that fits the cache
 
 
 def draw(
@@ -26,49 +29,48 @@ def draw(
     placed, last = np.zeros(count, np.int64), np.zeros(count, np.int64)
     parents = np.zeros((count, size), np.int64)
     # A set is a smaller number than those that contain it, so each U comes once.
-    while (here := int(placed.min())) != sums.everything:
+    while (here := int(placed.min(initial=sums.everything))) != sums.everything:
         (group,) = np.nonzero(placed == here)
         now = step(sums, here)
         log_next = log_following(sums, now, here, log_completions)
         weights = np.exp(log_next - log_next.max())[:, None] * now.products
-        chosen = np.empty(len(group), np.int64)
-        for layer in np.unique(last[group]):
-            same = last[group] == layer
-            column = weights[:, np.searchsorted(now.last, layer)]
-            chosen[same] = now.following[_pick(column[None], rng.random(same.sum()))]
+        columns = np.searchsorted(now.last, last[group])
+        chosen = now.following[_choose(partial(np.take, weights.T, axis=0), columns, rng)]
         for child in now.rest if here else ():
             rows = group[chosen >> child & 1 == 1]
-            parents[rows, child] = _draw_parents(log_weights[child], here, last[rows], rng)
+            if len(rows):
+                log_local = log_weights[child, now.last]
+                local = np.exp(log_local - log_local.max())
+                meeting = partial(_meeting, now.last, local)
+                parents[rows, child] = now.last[_choose(meeting, last[rows], rng)]
         placed[group] |= chosen
         last[group] = chosen
     return np.swapaxes(indicators(parents, size), 1, 2).astype(np.int8)
 
 
-def _draw_parents(
-    log_weights: Float[np.ndarray, " sets"],
-    placed: int,
-    last: Int[np.ndarray, " n"],
+def _meeting(
+    sets: Int[np.ndarray, " sets"],
+    weights: Float[np.ndarray, " sets"],
+    layers: Int[np.ndarray, " n"],
+) -> Float[np.ndarray, "n sets"]:
+    """For each layer, the weights of the sets that meet it."""
+    return np.where(sets & layers[:, None], weights, 0.0)
+
+
+def _choose(
+    weights: Callable[[np.ndarray], np.ndarray],
+    cases: Int[np.ndarray, " n"],
     rng: np.random.Generator,
 ) -> Int[np.ndarray, " n"]:
-    """Parent sets within `placed` that meet each of the last layers."""
-    sets = subsets(placed)
-    log_local = log_weights[sets]
-    chosen = np.empty(len(last), np.int64)
-    rows = max(1, _CELLS // len(sets))
-    for start in range(0, len(last), rows):
+    """A choice for each case, from its row of `weights(cases)`; never one of weight zero."""
+    uniform = rng.random(len(cases))
+    first = np.cumsum(weights(cases[:1])[0])
+    if np.all(cases == cases[0]):
+        return np.searchsorted(first, uniform * first[-1], side="right")
+    rows = max(1, _CELLS // len(first))
+    chosen = np.empty(len(cases), np.int64)
+    for start in range(0, len(cases), rows):
         some = slice(start, start + rows)
-        logs = np.where(sets & last[some, None], log_local, -np.inf)
-        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
-        chosen[some] = sets[_pick(weights, rng.random(len(weights)))]
+        sums = np.cumsum(weights(cases[some]), axis=1)
+        chosen[some] = np.argmax(sums > (uniform[some] * sums[:, -1])[:, None], axis=1)
     return chosen
-
-
-def _pick(
-    weights: Float[np.ndarray, "rows choices"], uniform: Float[np.ndarray, " n"]
-) -> Int[np.ndarray, " n"]:
-    """A choice for each number in [0, 1): from its row, or all from the only row."""
-    sums = np.cumsum(weights, axis=1)
-    # Never a choice of weight zero: the first whose sum exceeds the number.
-    if len(sums) == 1:
-        return np.searchsorted(sums[0], uniform * sums[0, -1], side="right")
-    return np.argmax(sums > (uniform * sums[:, -1])[:, None], axis=1)

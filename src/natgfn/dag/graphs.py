@@ -20,6 +20,6 @@ def markov_blankets(graphs: Shaped[np.ndarray, "*n d d"]) -> Bool[np.ndarray, "*
     return blanket & ~np.eye(edges.shape[-1], dtype=bool)
 
 
-def is_acyclic(graphs: Shaped[np.ndarray, "*n d d"]) -> Bool[np.ndarray, "*n"]:
+def is_acyclic(graphs: Shaped[np.ndarray, "n d d"]) -> Bool[np.ndarray, " n"]:
     """Whether no path leads back to where it began."""
     return ~np.diagonal(ancestors(graphs), axis1=-2, axis2=-1).any(axis=-1)

@@ -7,7 +7,6 @@ Everything is over $i \ne j$.
 
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
-from scipy.stats import rankdata
 
 Matrix = Shaped[np.ndarray, "d d"]
 
@@ -64,16 +63,24 @@ def mean_error(marginals: Matrix, exact: Matrix) -> float:
 
 def average_precision(values: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> float:
     """The area under steps of precision against recall; equal values share a step."""
-    _, step = np.unique(-values, return_inverse=True)
-    hits = np.bincount(step, positive)
-    precision = np.cumsum(hits) / np.cumsum(np.bincount(step))
-    return float(np.sum(precision * hits) / positive.sum())
+    hits, misses = _descending(values, positive)
+    precision = np.cumsum(hits) / np.cumsum(hits + misses)
+    return float(precision @ hits / hits.sum())
 
 
 def area_under_roc(values: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> float:
     """The probability that a positive ranks above a negative; equals count half."""
-    number, others = positive.sum(), (~positive).sum()
-    return float((rankdata(values)[positive].sum() - number * (number + 1) / 2) / number / others)
+    hits, misses = _descending(values, positive)
+    above = np.cumsum(hits) - hits / 2
+    return float(above @ misses / hits.sum() / misses.sum())
+
+
+def _descending(
+    values: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " steps"], Float[np.ndarray, " steps"]]:
+    """How many positives and negatives have each value, the highest first."""
+    _, step = np.unique(-values, return_inverse=True)
+    return np.bincount(step, positive), np.bincount(step, ~positive)
 
 
 def _off_diagonal(matrix: Matrix) -> Shaped[np.ndarray, " n"]:

@@ -75,7 +75,9 @@ class Prior(eqx.Module):
         self, names: tuple[str, ...], required: Bool[np.ndarray, "d d"], forbidden: np.ndarray
     ) -> None:
         try:
-            TopologicalSorter({t: [s for s, to in self.require if to == t] for t in names}).prepare()
+            TopologicalSorter(
+                {t: [s for s, to in self.require if to == t] for t in names}
+            ).prepare()
         except CycleError as error:
             cycle = " -> ".join(error.args[1])
             raise NatgfnError(f"required edges must not form a cycle, got {cycle}") from error

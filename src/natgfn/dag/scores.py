@@ -26,14 +26,12 @@ class AbstractScore(eqx.Module):
     """The law of the data of each set of variables."""
 
     @abstractmethod
-    def log_marginals(
-        self, data: Data, sets: Int[np.ndarray, " n"]
-    ) -> Float[np.ndarray, " n"]:
+    def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         r"""$\log p(D_S)$ for each set of variables, given as bits."""
 
 
 def local_scores(score: AbstractScore, data: Data) -> Float[np.ndarray, "d sets"]:
-    r"""$s_j(\mathrm{Pa})$ for each child and each of the $2^d$ sets; $-\infty$ for its own parent."""
+    r"""$s_j(\mathrm{Pa})$ for each child and set; $-\infty$ where a child is its own parent."""
     count = len(data.names)
     check_memory(f"a table of local scores of {count} variables", table_bytes(count))
     sets = np.arange(2**count)

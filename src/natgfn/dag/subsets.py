@@ -5,7 +5,7 @@ variable i belongs to the set.
 """
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Num
 
 from ..errors import NatgfnError
 
@@ -20,17 +20,15 @@ def elements(members: int) -> Int[np.ndarray, " size"]:
 
 def subsets(members: int) -> Int[np.ndarray, " sets"]:
     """All subsets of a set, ascending; the subsets of its k lowest variables are the first 2^k."""
-    found = np.zeros(1, np.int64)
-    for i in elements(members):
-        found = np.concatenate([found, found + (1 << i)])
-    return found
+    return subset_totals(1 << elements(members))
 
 
-def subset_totals(values: Float[np.ndarray, " size"]) -> Float[np.ndarray, " sets"]:
+def subset_totals(values: Num[np.ndarray, " size"]) -> Num[np.ndarray, " sets"]:
     """The sum of the values of each subset, in the order of `subsets`."""
-    totals = np.zeros(1)
-    for value in values:
-        totals = np.concatenate([totals, totals + value])
+    totals = np.zeros(1 << len(values), values.dtype)
+    for place, value in enumerate(values):
+        half = 1 << place
+        np.add(totals[:half], value, out=totals[half : 2 * half])
     return totals
 
 
