@@ -9,7 +9,7 @@ import pytest
 from dag_oracles import law
 from test_cli import assert_one_line, natgfn
 
-from natgfn.dag import BGe, Prior, load, log_weights
+from natgfn.dag import BGe, Prior, load, log_weights, posterior
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,8 @@ def test_everything_is_written_and_agrees_with_the_enumeration():
     assert summary["options"]["max_parents"] == 2
 
 
-def test_the_papers_target_on_the_packaged_data():
+def test_the_papers_target_on_the_packaged_data(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(posterior, "SAMPLES", 100)  # to save time
     result = natgfn("dag", "exact", "sachs", "--log", "--temperature", "paper", "--out", "run")
     assert result.exit_code == 0, result.output
     summary = json.loads(Path("run/summary.json").read_text())
@@ -75,7 +76,7 @@ def test_discrete_data():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("missing.csv", ("missing.csv", "no file")),
+        ("missing.csv", ("missing.csv", "No such file")),
         ("constant.csv", ("'b' is constant", "remove it")),
         ("text.csv", ("'b' has 'low' in row 2", "--discrete")),
         ("data.csv --forbid a-b", ("expected an edge such as A->B", "'a-b'")),

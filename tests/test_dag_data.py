@@ -52,7 +52,7 @@ FILES = {
     "few rows": (("a,b,c", "1,2,3", "4,5,7"), {}, ("2 rows and 3 columns", "more data")),
     "only names": (("a,b",), {}, ("0 rows and 2 columns",)),
     "duplicate": (("a,a", *GOOD), {}, ("different names", "'a' twice")),
-    "one column": (("a;b", "1;2", "2;3"), {"discrete": True}, ("at least 2 columns", "commas")),
+    "one column": (("a;b", "1;2", "2;3"), {}, ("has one column", "at least 2", "commas")),
     "ragged": (("a,b", "1,2", "2,3,4"), {}, ("not a CSV file", "line 3")),
     "no names": (GOOD, {}, ("first line", "numbers", "expected names")),
     "row numbers": ((",a,b", "1,1,2", "2,4,5", "3,3,1"), {}, ("column 1", "has no name")),
@@ -71,14 +71,14 @@ def test_a_table_that_cannot_be_used_gets_one_clear_line(tmp_path: Path, name: s
         load(path, **options)
     for word in words:
         assert word in str(error.value)
-    assert "\n" not in str(error.value).strip()
+    assert "\n" not in str(error.value)
 
 
 def test_files_that_are_not_text_or_not_there(tmp_path: Path):
     (tmp_path / "t.csv").write_bytes(b"\x80\x04\x95" + bytes(range(256)))
     with pytest.raises(NatgfnError, match="not a CSV file"):
         read_csv(tmp_path / "t.csv")
-    with pytest.raises(NatgfnError, match=r"no file .*missing\.csv"):
+    with pytest.raises(NatgfnError, match=r"cannot read .*missing\.csv: No such file"):
         load(tmp_path / "missing.csv")
     with pytest.raises(NatgfnError, match="cannot read"):
         load(tmp_path)

@@ -189,7 +189,7 @@ def test_priors_filter_and_weigh_graphs():
         edge_probability=0.2,
         max_parents=2,
         require=(("X0", "X2"),),
-        forbid=(("X3", "X1"), ("X1", "X0")),
+        forbid=[("X3", "X1"), ("X1", "X0")],
         log_odds={("X2", "X3"): 1.5, ("X0", "X2"): -1.0},
     )
     found = exact_posterior(data, prior=prior, temperature=3.0)

@@ -3,7 +3,7 @@
     import natgfn as ng
 
     table = ng.dag.load("data.csv", log=True)          # or a DataFrame, or a matrix
-    prior = ng.dag.Prior(max_parents=3, forbid=(("Erk", "Raf"),))
+    prior = ng.dag.Prior(max_parents=3, forbid=[("Erk", "Raf")])
     found = ng.dag.exact_posterior(table, prior=prior)
 
     found.edge_marginals                   # DataFrame: row is source, column is target

@@ -45,7 +45,7 @@ class Data(eqx.Module):
         if len(self.names) != count:
             raise ValueError(f"expected {count} names, one for each column, got {len(self.names)}")
         if count < 2:
-            raise NatgfnError(f"expected at least 2 columns, separated by commas, got {count}")
+            raise NatgfnError(f"expected at least 2 columns, got {count}")
         repeated = sorted({name for name in self.names if self.names.count(name) > 1})
         if repeated:
             raise NatgfnError(f"columns must have different names, got {repeated[0]!r} twice")
@@ -64,16 +64,18 @@ class Data(eqx.Module):
 def read_csv(path: str | Path) -> pd.DataFrame:
     """The cells of a file as text: the first line has the names, and commas separate."""
     try:
-        cells = pd.read_csv(
-            path, header=None, dtype=str, keep_default_na=False, skipinitialspace=True
-        )
-    except FileNotFoundError as error:
-        raise NatgfnError(f"no file {str(path)!r}: expected a CSV file") from error
+        with Path(path).open(encoding="utf-8-sig") as file:  # a file, never an address
+            cells = pd.read_csv(
+                file, header=None, dtype=str, keep_default_na=False, skipinitialspace=True
+            )
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise NatgfnError(f"{path} is not a CSV file: {error}") from error
+        reason = " ".join(str(error).split())
+        raise NatgfnError(f"{path} is not a CSV file: {reason}") from error
     except OSError as error:
         raise NatgfnError(f"cannot read {path}: {error.strerror}; expected a CSV file") from error
     names = [str(name).strip() for name in cells.iloc[0]]
+    if len(names) < 2:
+        raise NatgfnError(f"{path} has one column: expected at least 2, separated by commas")
     for number, name in enumerate(names, start=1):
         if not name:
             raise NatgfnError(
@@ -130,7 +132,7 @@ def load(
 
 def sachs() -> pd.DataFrame:
     """853 observations of 11 proteins in cells, raw values (README.md beside the file)."""
-    with as_file(files(__package__) / "sachs.csv") as path:
+    with as_file(files("natgfn.dag") / "sachs.csv") as path:
         return read_csv(path).astype(float)
 
 
@@ -161,7 +163,7 @@ def _check_present(name: str, column: pd.Series) -> None:
 
 
 def _numbers(name: str, column: pd.Series) -> Float[np.ndarray, " rows"]:
-    numbers = pd.to_numeric(column, errors="coerce").to_numpy(float)
+    numbers = np.asarray(pd.to_numeric(column, errors="coerce"), float)
     wrong = ~np.isfinite(numbers)
     if wrong.any():
         raise NatgfnError(

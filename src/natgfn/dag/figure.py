@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import Circle, FancyArrowPatch
 
 from ..report.figures import plt, save
 
@@ -50,12 +50,14 @@ def _graph(axis: Axes, marginals: pd.DataFrame) -> None:
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     radius = min(0.145, 2.4 / len(names))
     for i, j in np.argwhere(np.triu(values + values.T) > _THRESHOLD):
-        _connect(axis, points[i], points[j], radius, values[i, j] + values[j, i], "-", "#c5d3e0")
+        _connect(
+            axis, points[i], points[j], radius, float(values[i, j] + values[j, i]), "-", "#c5d3e0"
+        )
     for i, j in np.argwhere(values > _THRESHOLD):
-        _connect(axis, points[i], points[j], radius, values[i, j], "-|>", _DARK)
+        _connect(axis, points[i], points[j], radius, float(values[i, j]), "-|>", _DARK)
     for name, (x, y) in zip(names, points, strict=True):
         axis.add_patch(
-            plt.Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
+            Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
         )
         size = np.clip(330 * radius / len(name), 5, 10)
         axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4)

@@ -22,4 +22,4 @@ def markov_blankets(graphs: Shaped[np.ndarray, "*n d d"]) -> Bool[np.ndarray, "*
 
 def is_acyclic(graphs: Shaped[np.ndarray, "n d d"]) -> Bool[np.ndarray, " n"]:
     """Whether no path leads back to where it began."""
-    return ~np.diagonal(ancestors(graphs), axis1=-2, axis2=-1).any(axis=-1)
+    return ~np.einsum("nii->ni", ancestors(graphs)).any(axis=1)

@@ -151,7 +151,7 @@ def forward(sums: Sums, *, progress: bool = False) -> Forward:
         target = sums.ternary[placed] + 2 * sums.ternary[now.following]
         log_reached[target[1:]] = (log_sums + largest + now.log_scale)[1:]
     ends = sums.ternary[-1] + sums.ternary
-    return Forward(log_reached, float(logsumexp(log_reached[ends])))
+    return Forward(log_reached, float(np.asarray(logsumexp(log_reached[ends]))))
 
 
 def log_following(

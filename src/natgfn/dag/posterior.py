@@ -44,7 +44,8 @@ class AbstractPosterior(eqx.Module):
         """The probability that each other variable belongs to the Markov blanket of `name`."""
         if name not in self.names:
             raise ValueError(f"no variable {name!r}: expected one of {', '.join(self.names)}")
-        return self.markov_blankets(samples=samples, seed=seed)[name].drop(name)
+        blankets = self.markov_blankets(samples=samples, seed=seed).to_dict()
+        return pd.Series(blankets[name], name=name).drop(name)
 
     @property
     def expected_edges(self) -> float:

@@ -7,7 +7,7 @@ relative to the score of the empty graph. At temperature $\tau = 1$ this is the 
 paper's target (`eq:dag_tempered_target`) has $\tau = N^{1/2}$ and a penalty of 0.5 an edge.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal
@@ -39,8 +39,8 @@ class Prior(eqx.Module):
     edge_penalty: float = 0.0
     edge_probability: float = 0.5
     max_parents: int | None = None
-    require: tuple[Edge, ...] = ()
-    forbid: tuple[Edge, ...] = ()
+    require: Sequence[Edge] = ()
+    forbid: Sequence[Edge] = ()
     log_odds: Mapping[Edge, float] = eqx.field(default_factory=dict)
 
     def __check_init__(self):
@@ -98,15 +98,14 @@ def log_weights(
     temperature: float | Literal["paper"] = 1.0,
 ) -> Float[np.ndarray, "d sets"]:
     r"""$w_j(\mathrm{Pa})$ for each child and set. `"paper"` is $\tau = N^{1/2}$."""
-    if temperature == "paper":
-        temperature = len(data.values) ** 0.5
-    if not 0 < temperature < np.inf:
+    divisor = len(data.values) ** 0.5 if isinstance(temperature, str) else temperature
+    if not 0 < divisor < np.inf:
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
     count = len(data.names)
     check_memory(f"a table of local scores of {count} variables", table_bytes(count))
     allowed = prior.local(data.names)  # first: it is quick to find an error
     scores = local_scores(score, data)
-    return (scores - scores[:, :1]) / temperature + allowed
+    return (scores - scores[:, :1]) / divisor + allowed
 
 
 def _mask(names: tuple[str, ...], edges: Iterable[Edge]) -> Bool[np.ndarray, "d d"]:

@@ -14,7 +14,7 @@ from abc import abstractmethod
 import equinox as eqx
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import gammaln, multigammaln
+from scipy.special import gammaln
 
 from .data import Data
 from .subsets import check_memory, indicators, table_bytes
@@ -92,7 +92,9 @@ class BGe(AbstractScore):
         constant = [
             p / 2 * np.log(self.mean_weight / (rows + self.mean_weight))
             - rows * p / 2 * np.log(np.pi)
-            + (multigammaln(after[p] / 2, p) - multigammaln(before[p] / 2, p) if p else 0.0)
+            + np.sum(
+                gammaln((after[p] - np.arange(p)) / 2) - gammaln((before[p] - np.arange(p)) / 2)
+            )
             for p in range(count + 1)
         ]
         return (
@@ -109,7 +111,7 @@ class BGe(AbstractScore):
         if matrix.shape != (count, count) or not np.linalg.eigvalsh(matrix).min() > 0:
             raise ValueError(
                 f"scale must be positive, or a positive definite {count} x {count} matrix, got "
-                f"{scale}; its default needs freedom > d + 1"
+                f"{' '.join(str(scale).split())}; its default needs freedom > d + 1"
             )
         return matrix
 
