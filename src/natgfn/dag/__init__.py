@@ -11,8 +11,9 @@
     found.ancestors(), found.markov_blanket("Erk"), found.plot("posterior.png")
 
 `data` checks a table, `scores` says how well a child's data fit its parents, `priors` adds what
-is known and gives the local log-weights of a law over graphs, and `exact` solves that law, up to
-18 variables. `metrics` compares probabilities of edges with a graph or with each other.
+is known and gives the local log-weights of a law over graphs, and `exact` solves that law:
+seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
+`metrics` compares probabilities of edges with a graph or with each other.
 """
 
 from . import graphs as graphs

@@ -12,8 +12,6 @@ app = typer.Typer(
     help="Bayesian structure learning: which variables cause which.", no_args_is_help=True
 )
 
-Edges = Annotated[list[str] | None, typer.Option(metavar="A->B", show_default=False)]
-
 
 @app.callback()
 def _group() -> None:
@@ -26,8 +24,12 @@ def exact(
         Path, typer.Argument(help="A CSV file with names in its first line, or sachs, our example.")
     ],
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("dag"),
-    forbid: Edges = None,
-    require: Edges = None,
+    forbid: Annotated[
+        list[str] | None, typer.Option(metavar="A->B", help="An edge that no graph has.")
+    ] = None,
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="A->B", help="An edge that every graph has.")
+    ] = None,
     discrete: Annotated[bool, typer.Option(help="Values are levels; text is welcome.")] = False,
     log: Annotated[bool, typer.Option(help="Take natural logarithms first.")] = False,
     standardise: Annotated[bool, typer.Option(help="Give columns mean 0 and variance 1.")] = True,

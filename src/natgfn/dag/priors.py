@@ -74,10 +74,9 @@ class Prior(eqx.Module):
     def _check_consistent(
         self, names: tuple[str, ...], required: Bool[np.ndarray, "d d"], forbidden: np.ndarray
     ) -> None:
+        parents = {name: [s for s, t in self.require if t == name] for name in names}
         try:
-            TopologicalSorter(
-                {t: [s for s, to in self.require if to == t] for t in names}
-            ).prepare()
+            TopologicalSorter(parents).prepare()
         except CycleError as error:
             cycle = " -> ".join(error.args[1])
             raise NatgfnError(f"required edges must not form a cycle, got {cycle}") from error
@@ -98,9 +97,11 @@ def log_weights(
     temperature: float | Literal["paper"] = 1.0,
 ) -> Float[np.ndarray, "d sets"]:
     r"""$w_j(\mathrm{Pa})$ for each child and set. `"paper"` is $\tau = N^{1/2}$."""
-    divisor = len(data.values) ** 0.5 if isinstance(temperature, str) else temperature
+    divisor = temperature
+    if isinstance(divisor, str):
+        divisor = len(data.values) ** 0.5 if divisor == "paper" else np.nan
     if not 0 < divisor < np.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+        raise ValueError(f"temperature must be positive and finite, or 'paper', got {temperature}")
     count = len(data.names)
     check_memory(f"a table of local scores of {count} variables", table_bytes(count))
     allowed = prior.local(data.names)  # first: it is quick to find an error
