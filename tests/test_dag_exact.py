@@ -242,7 +242,7 @@ def test_impossible_priors_are_one_clear_line(options: dict, words: str):
 
 def test_wrong_temperatures_and_sizes():
     data = load(np.random.default_rng(20).normal(size=(30, 3)))
-    with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
+    with pytest.raises(ValueError, match=r"temperature must be positive and finite.* got 0"):
         exact_posterior(data, temperature=0.0)
     wide = load(np.random.default_rng(21).normal(size=(30, 19)))
     with pytest.raises(NatgfnError, match=r"19 variables would take 2\d GB"):
