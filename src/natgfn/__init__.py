@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from . import certify as certify
+from . import dag as dag
 from . import envs as envs
 from . import metrics as metrics
 from . import objectives as objectives

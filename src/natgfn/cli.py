@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from .dag.cli import app as dag
 from .errors import NatgfnError
 
 Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
@@ -56,6 +57,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(dag, name="dag")
 
 
 def main() -> None:

@@ -1,0 +1,36 @@
+"""Bayesian structure learning: from a table of observations to a posterior over graphs.
+
+    import natgfn as ng
+
+    table = ng.dag.load("data.csv", log=True)          # or a DataFrame, or a matrix
+    prior = ng.dag.Prior(max_parents=3, forbid=[("Erk", "Raf")])
+    found = ng.dag.exact_posterior(table, prior=prior)
+
+    found.edge_marginals                   # DataFrame: row is source, column is target
+    found.sample(1000), found.top(10)      # adjacency matrices
+    found.ancestors(), found.markov_blanket("Erk"), found.plot("posterior.png")
+
+`data` checks a table, `scores` says how well a child's data fit its parents, `priors` adds what
+is known and gives the local log-weights of a law over graphs, and `exact` solves that law:
+seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
+`metrics` compares probabilities of edges with a graph or with each other.
+"""
+
+from . import graphs as graphs
+from . import metrics as metrics
+from .data import CONSENSUS as CONSENSUS
+from .data import Data as Data
+from .data import adjacency as adjacency
+from .data import load as load
+from .data import read_csv as read_csv
+from .data import sachs as sachs
+from .exact import ExactPosterior as ExactPosterior
+from .exact import exact_posterior as exact_posterior
+from .exact import solve as solve
+from .posterior import AbstractPosterior as AbstractPosterior
+from .priors import Prior as Prior
+from .priors import log_weights as log_weights
+from .scores import AbstractScore as AbstractScore
+from .scores import BDeu as BDeu
+from .scores import BGe as BGe
+from .scores import local_scores as local_scores

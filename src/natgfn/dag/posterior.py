@@ -1,0 +1,63 @@
+"""What a posterior over graphs can be asked, however it was found."""
+
+from abc import abstractmethod
+from pathlib import Path
+
+import equinox as eqx
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from . import graphs
+
+SAMPLES = 10_000
+"""For probabilities that are not sums over parent sets: a standard error of at most 0.005."""
+
+
+class AbstractPosterior(eqx.Module):
+    """A law over acyclic graphs. In every table, row is source and column is target."""
+
+    names: eqx.AbstractVar[tuple[str, ...]]
+
+    @property
+    @abstractmethod
+    def edge_marginals(self) -> pd.DataFrame:
+        """The probability of each edge."""
+
+    @abstractmethod
+    def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
+        """Adjacency matrices of independent graphs."""
+
+    @abstractmethod
+    def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
+        """The most probable graphs, and their probabilities."""
+
+    def ancestors(self, *, samples: int = SAMPLES, seed: int = 0) -> pd.DataFrame:
+        """The probability that a directed path leads from one variable to another."""
+        return self.frame(graphs.ancestors(self.sample(samples, seed=seed)).mean(axis=0))
+
+    def markov_blankets(self, *, samples: int = SAMPLES, seed: int = 0) -> pd.DataFrame:
+        """The probability that one variable belongs to the Markov blanket of another."""
+        return self.frame(graphs.markov_blankets(self.sample(samples, seed=seed)).mean(axis=0))
+
+    def markov_blanket(self, name: str, *, samples: int = SAMPLES, seed: int = 0) -> pd.Series:
+        """The probability that each other variable belongs to the Markov blanket of `name`."""
+        if name not in self.names:
+            raise ValueError(f"no variable {name!r}: expected one of {', '.join(self.names)}")
+        blankets = self.markov_blankets(samples=samples, seed=seed).to_dict()
+        return pd.Series(blankets[name], name=name).drop(name)
+
+    @property
+    def expected_edges(self) -> float:
+        """$E|G|$."""
+        return float(self.edge_marginals.to_numpy().sum())
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the probabilities of edges, as a table and as a graph."""
+        from .figure import draw_posterior
+
+        return draw_posterior(self.edge_marginals, Path(path))
+
+    def frame(self, values: Float[np.ndarray, "d d"]) -> pd.DataFrame:
+        """A matrix with names."""
+        return pd.DataFrame(values, index=list(self.names), columns=list(self.names))

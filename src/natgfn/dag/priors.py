@@ -1,0 +1,121 @@
+r"""What is known before the data, and the law that results: local log-weights.
+
+Every prior here decomposes over children, so that
+$$\log R(G) = \sum_j w_j(\mathrm{Pa}_j), \qquad
+w_j(\mathrm{Pa}) = \frac{s_j(\mathrm{Pa}) - s_j(\emptyset)}{\tau} + \log \pi_j(\mathrm{Pa}),$$
+relative to the score of the empty graph. At temperature $\tau = 1$ this is the posterior; the
+paper's target (`eq:dag_tempered_target`) has $\tau = N^{1/2}$ and a penalty of 0.5 an edge.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..errors import NatgfnError
+from .data import Data, Edge
+from .scores import AbstractScore, local_scores
+from .subsets import check_memory, subset_totals, table_bytes
+
+PAPER_PENALTY = 0.5
+
+
+class Prior(eqx.Module):
+    r"""A law over graphs, up to a constant; the default is uniform.
+
+    Attributes:
+        edge_penalty: taken from the logarithm for each edge.
+        edge_probability: of each edge in an Erdos-Renyi graph, before it must be acyclic.
+        max_parents: the largest number of parents of a child; any number if None.
+        require: edges that every graph has.
+        forbid: edges that no graph has.
+        log_odds: of an edge, $\log p / (1 - p)$, for those about which something is known.
+    """
+
+    edge_penalty: float = 0.0
+    edge_probability: float = 0.5
+    max_parents: int | None = None
+    require: Sequence[Edge] = ()
+    forbid: Sequence[Edge] = ()
+    log_odds: Mapping[Edge, float] = eqx.field(default_factory=dict)
+
+    def __check_init__(self):
+        if not np.isfinite(self.edge_penalty):
+            raise ValueError(f"edge_penalty must be finite, got {self.edge_penalty}")
+        if not 0 < self.edge_probability < 1:
+            raise ValueError(f"edge_probability must be in (0, 1), got {self.edge_probability}")
+        if self.max_parents is not None and self.max_parents < 0:
+            raise ValueError(f"max_parents must not be negative, got {self.max_parents}")
+        if not all(np.isfinite(value) for value in self.log_odds.values()):
+            raise ValueError("log_odds must be finite: use require and forbid for certainty")
+
+    def local(self, names: tuple[str, ...]) -> Float[np.ndarray, "d sets"]:
+        r"""$\log \pi_j(\mathrm{Pa})$, and $-\infty$ where a set is not allowed."""
+        required, forbidden = _mask(names, self.require), _mask(names, self.forbid)
+        self._check_consistent(names, required, forbidden)
+        odds = np.full(required.shape, np.log(self.edge_probability / (1 - self.edge_probability)))
+        odds -= self.edge_penalty
+        for edge, value in self.log_odds.items():
+            odds[_mask(names, [edge])] += value
+        odds[forbidden] = -np.inf
+        sets = np.arange(2 ** len(names))
+        table = np.stack([subset_totals(column) for column in odds.T])
+        for child, row in enumerate(table):
+            needed = sum(1 << int(parent) for parent in np.flatnonzero(required[:, child]))
+            row[sets & needed != needed] = -np.inf
+        if self.max_parents is not None:
+            table[:, np.bitwise_count(sets) > self.max_parents] = -np.inf
+        return table
+
+    def _check_consistent(
+        self, names: tuple[str, ...], required: Bool[np.ndarray, "d d"], forbidden: np.ndarray
+    ) -> None:
+        parents = {name: [s for s, t in self.require if t == name] for name in names}
+        try:
+            TopologicalSorter(parents).prepare()
+        except CycleError as error:
+            cycle = " -> ".join(error.args[1])
+            raise NatgfnError(f"required edges must not form a cycle, got {cycle}") from error
+        for source, target in np.argwhere(required & forbidden):
+            raise NatgfnError(f"{names[source]}->{names[target]} is both required and forbidden")
+        if self.max_parents is not None:
+            for child in np.flatnonzero(required.sum(axis=0) > self.max_parents):
+                raise NatgfnError(
+                    f"{names[child]} has {required[:, child].sum()} required parents, more than "
+                    f"max_parents = {self.max_parents}"
+                )
+
+
+def log_weights(
+    data: Data,
+    score: AbstractScore,
+    prior: Prior,
+    temperature: float | Literal["paper"] = 1.0,
+) -> Float[np.ndarray, "d sets"]:
+    r"""$w_j(\mathrm{Pa})$ for each child and set. `"paper"` is $\tau = N^{1/2}$."""
+    divisor = temperature
+    if isinstance(divisor, str):
+        divisor = len(data.values) ** 0.5 if divisor == "paper" else np.nan
+    if not 0 < divisor < np.inf:
+        raise ValueError(f"temperature must be positive and finite, or 'paper', got {temperature}")
+    count = len(data.names)
+    check_memory(f"a table of local scores of {count} variables", table_bytes(count))
+    allowed = prior.local(data.names)  # first: it is quick to find an error
+    scores = local_scores(score, data)
+    return (scores - scores[:, :1]) / divisor + allowed
+
+
+def _mask(names: tuple[str, ...], edges: Iterable[Edge]) -> Bool[np.ndarray, "d d"]:
+    mask = np.zeros((len(names), len(names)), bool)
+    for edge in edges:
+        for name in edge:
+            if name not in names:
+                close = get_close_matches(name, names, 1)
+                hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(names)}"
+                raise NatgfnError(f"edge {'->'.join(edge)}: no variable {name!r}; {hint}")
+        mask[names.index(edge[0]), names.index(edge[1])] = True
+    return mask

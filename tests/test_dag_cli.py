@@ -1,0 +1,98 @@
+"""`natgfn dag exact`: what it writes, and errors of one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from dag_oracles import law
+from test_cli import assert_one_line, natgfn
+
+from natgfn.dag import BGe, Prior, load, log_weights, posterior
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 60))
+    columns = {"a": np.exp(a), "b": np.exp(b), "c": np.exp(a + b + 0.5 * rng.normal(size=60))}
+    pd.DataFrame(columns).to_csv("data.csv", index=False)
+
+
+def test_everything_is_written_and_agrees_with_the_enumeration():
+    result = natgfn("dag", "exact", "data.csv", "--out", "run", "--log", "--temperature", "2",
+                    "--edge-penalty", "0.3", "--max-parents", "2", "--forbid", "c->a",
+                    "--require", "a -> c")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "60 rows, 3 variables" in result.output
+    prior = Prior(edge_penalty=0.3, require=(("a", "c"),), forbid=(("c", "a"),))
+    table = log_weights(load("data.csv", log=True), BGe(), prior, 2.0)
+    dags, probabilities, log_z = law(table)
+
+    edges = pd.read_csv("run/edge_marginals.csv", index_col=0)
+    assert list(edges.index) == list(edges.columns) == ["a", "b", "c"]
+    expected = np.einsum("n,nij->ij", probabilities, dags)
+    np.testing.assert_allclose(edges, expected, atol=1e-10)
+    assert edges.loc["a", "c"] == pytest.approx(1)
+    assert edges.loc["c", "a"] == 0
+    paths = pd.read_csv("run/path_marginals.csv", index_col=0)
+    assert np.all(paths.to_numpy() >= expected - 0.025)
+    blankets = pd.read_csv("run/markov_blankets.csv", index_col=0).to_numpy()
+    np.testing.assert_array_equal(blankets, blankets.T)
+    assert Path("run/posterior.png").read_bytes().startswith(b"\x89PNG")
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["log_z_relative_to_empty"] == pytest.approx(log_z, abs=1e-10)
+    assert summary["expected_edges"] == pytest.approx(expected.sum(), abs=1e-10)
+    assert summary["expected_log_reward"] < summary["log_z_relative_to_empty"]
+    assert summary["accuracy"] < 1e-12
+    assert summary["options"]["forbid"] == ["c->a"]
+    assert summary["options"]["temperature"] == 2.0
+    assert summary["options"]["max_parents"] == 2
+
+
+def test_the_papers_target_on_the_packaged_data(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(posterior, "SAMPLES", 100)  # to save time
+    result = natgfn("dag", "exact", "sachs", "--log", "--temperature", "paper", "--out", "run")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["options"]["edge_penalty"] == 0.5
+    assert summary["log_z_relative_to_empty"] == pytest.approx(66.907589, abs=1e-5)
+    assert summary["expected_edges"] == pytest.approx(25.17689, abs=1e-4)
+    assert summary["accuracy"] < 1e-12
+
+
+def test_discrete_data():
+    rows = ["yes,low", "no,high", "yes,low", "no,high", "yes,low", "no,low"]
+    Path("levels.csv").write_text("\n".join(["a,b", *rows]) + "\n")
+    result = natgfn("dag", "exact", "levels.csv", "--discrete")
+    assert result.exit_code == 0, result.output
+    edges = pd.read_csv("dag/edge_marginals.csv", index_col=0)
+    assert edges.loc["a", "b"] == pytest.approx(edges.loc["b", "a"], abs=1e-12)
+    assert json.loads(Path("dag/summary.json").read_text())["options"]["score"] == "BDeu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("missing.csv", ("missing.csv", "No such file")),
+        ("constant.csv", ("'b' is constant", "remove it")),
+        ("text.csv", ("'b' has 'low' in row 2", "--discrete")),
+        ("data.csv --forbid a-b", ("expected an edge such as A->B", "'a-b'")),
+        ("data.csv --forbid a->x", ("no variable 'x'", "a, b, c")),
+        ("data.csv --require a->b --require b->a", ("must not form a cycle",)),
+        ("data.csv --temperature hot", ("a number or paper", "'hot'")),
+        ("data.csv --temperature 0", ("temperature must be positive", "got 0")),
+        ("data.csv --edge-penalty nan", ("edge_penalty must be finite",)),
+        ("data.csv --max-parents -1", ("max_parents must not be negative", "-1")),
+        ("wide.csv", ("27 variables", "more than the limit of 8 GB", "fewer variables")),
+        ("data.csv --out data.csv", ("data.csv", "exists")),
+    ],
+)
+def test_bad_input_is_one_line(arguments: str, words: tuple[str, ...]):
+    Path("constant.csv").write_text("a,b\n1,2\n2,2\n3,2\n")
+    Path("text.csv").write_text("a,b\n1,2\n2,low\n3,2\n")
+    wide = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 27)))
+    wide.add_prefix("x").to_csv("wide.csv", index=False)
+    assert_one_line(natgfn("dag", "exact", *arguments.split()), 2, "error: ", *words)
