@@ -1,18 +1,20 @@
 """What the factorised occupancies cost in memory and in time, as the grid grows."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
 from ..envs import Hypergrid, LazyWalk
+from ..objectives import TrajectoryBalance, evaluate
 from ..occupancy import Factorised
 from ..occupancy.factorised import ROUTES
-from ..policies import Tabular
-from ..sampling import OnPolicy, Trajectories, rollout
+from ..policies import Flow, Tabular, Uniform
+from ..sampling import OnPolicy, Trajectories, Weighting, rollout
 from ..statespace import StateSpace, enumerate_states
 from .measure import Measurement, inform, median_seconds
 
@@ -58,16 +60,6 @@ def _growth(dims: int, sides: tuple[int, ...]) -> None:
         inform(f"hypergrid D={dims}, {route}: growth of memory, of time", *exponents)
 
 
-class _Batch(NamedTuple):
-    """As much of a batch as an occupancy looks at."""
-
-    paths: Trajectories
-
-    @property
-    def size(self) -> int:
-        return self.paths.lengths.size
-
-
 def _compiled(
     space: StateSpace, route: str, paths: Trajectories | None = None
 ) -> tuple[Callable[[], jax.Array], int]:
@@ -79,8 +71,19 @@ def _compiled(
     logits = np.zeros((space.num_inner, space.num_actions), np.float32)
 
     def weights(arrays, logits, paths):
-        batch: Any = None if paths is None else _Batch(paths)
-        return Factorised(route)(eqx.combine(arrays, static), Tabular(logits), batch).weights
+        space, policy, batch = eqx.combine(arrays, static), Tabular(logits), None
+        if paths is not None:  # what the occupancy does not look at, is not computed
+            flow = Flow(policy, Uniform.backward(space), jnp.array(0.0))
+            batch = evaluate(
+                TrajectoryBalance(),
+                space,
+                flow,
+                paths,
+                proposal=OnPolicy(),
+                reference=None,
+                weighting=Weighting(),
+            )
+        return Factorised(route)(space, policy, batch).weights
 
     program = jax.jit(weights).lower(arrays, logits, paths).compile()
     memory = program.memory_analysis()

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from ..envs.base import OnGrid
 from ..fisher import Occupancy
+from ..objectives import Batch
 from ..policies import AbstractPolicy, Tabular, forward_probs, masked_softmax
 from ..statespace import StateSpace, occupancy, timed_occupancy
 from .base import AbstractOccupancy, at_visits, require_space, smaller
@@ -43,7 +44,7 @@ class Factorised(AbstractOccupancy):
         if self.route not in ROUTES:
             raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {self.route!r}")
 
-    def __call__(self, env, policy, batch=None):
+    def __call__(self, env, policy, batch: Batch | None = None):
         space = require_space(env, "occupancy.Factorised")
         grid = space.env
         if not isinstance(grid, OnGrid):
