@@ -56,8 +56,17 @@ def draw_curves(
                 draw_band(axis, curve["steps"], np.array(curve[panel.metric]), curve["method"])
         axis.set(yscale="log", xlabel="updates")
         axis.set_title(panel.title, fontsize="medium")
-        axis.legend(fontsize="small")
+    share_legend(figure, axes, "outside lower center", columns=columns + 1)
     return save(figure, path)
+
+
+def share_legend(
+    figure: Figure, axes: np.ndarray, place: str, *, columns: int = 1, fontsize: str = "small"
+) -> None:
+    """One legend for all axes, with a line for each label that any of them has."""
+    lines = {str(line.get_label()): line for axis in axes.flat for line in axis.get_lines()}
+    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
+    figure.legend(list(lines.values()), list(lines), loc=place, ncols=columns, fontsize=fontsize)
 
 
 def draw_band(axis: Axes, steps: Sequence[int], values: np.ndarray, label: str) -> None:
@@ -93,9 +102,7 @@ def draw_training(
                 axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
         axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
         axis.set_title(title, fontsize="medium")
-    lines = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
-    handles = [lines[name] for name in names]
-    figure.legend(handles, names, loc="outside right center", fontsize="x-small")
+    share_legend(figure, axes, "outside right center", fontsize="x-small")
     return save(figure, path)
 
 
@@ -164,7 +171,7 @@ def draw_bars(
         axis.barh(
             names, [v["mean"] for v in values], xerr=[v["std"] for v in values], color=colours
         )
-        axis.set_title(metric.upper() if metric in ("tv", "kl", "jsd") else metric)
+        axis.set_title("modes, half of due" if metric == "half" else metric.upper())
     return save(figure, path)
 
 
