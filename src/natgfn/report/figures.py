@@ -61,7 +61,7 @@ def draw_curves(
 
 
 def share_legend(
-    figure: Figure, axes: np.ndarray, place: str, *, columns: int = 1, fontsize: str = "small"
+    figure: Figure, axes: np.ndarray, place: Any, *, columns: int = 1, fontsize: str = "small"
 ) -> None:
     """One legend for all axes, with a line for each label that any of them has."""
     lines = {str(line.get_label()): line for axis in axes.flat for line in axis.get_lines()}
