@@ -8,7 +8,6 @@ from ..envs.base import AbstractEnv
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import AbstractPolicy
-from ..statespace import StateSpace
 
 
 class AbstractOccupancy(eqx.Module):
@@ -17,13 +16,3 @@ class AbstractOccupancy(eqx.Module):
     @abstractmethod
     def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
         """Where the forward policy `policy` goes, as far as the gradient of `batch` needs it."""
-
-
-def require_space(env: AbstractEnv, what: str) -> StateSpace:
-    """`env`, if it has been enumerated."""
-    if isinstance(env, StateSpace):
-        return env
-    raise ValueError(
-        f"{what} needs every state; enumerate the environment first "
-        "(natgfn.statespace.enumerate_states), or use occupancy.Sampled"
-    )

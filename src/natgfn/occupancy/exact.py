@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import forward_probs
-from ..statespace import StateSpace, occupancy
-from .base import AbstractOccupancy, require_space
+from ..statespace import StateSpace, occupancy, require_space
+from .base import AbstractOccupancy
 
 
 class Exact(AbstractOccupancy):

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 from ..envs.base import OnGrid
 from ..fisher import Occupancy
 from ..policies import AbstractPolicy, forward_probs, masked_softmax
-from ..statespace import StateSpace, timed_occupancy
-from .base import AbstractOccupancy, require_space
+from ..statespace import StateSpace, require_space, timed_occupancy
+from .base import AbstractOccupancy
 
 ROUTES = ("joint", "pairs", "direct")
 

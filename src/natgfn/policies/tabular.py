@@ -1,15 +1,20 @@
 """One row of logits for each state of an enumerated environment."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..statespace import StateSpace
+from ..envs.base import AbstractEnv
+from ..statespace import StateSpace, require_space
 from .base import AbstractDesign, AbstractPolicy, masked_softmax
 
 
 class Tabular(AbstractPolicy):
     """A free logit for each state and action: `cor:exact_tabular_fisher_main`."""
+
+    by_rows: ClassVar[bool] = False  # a gradient has a number for each state
 
     logits: Float[Array, "states actions"]
 
@@ -32,9 +37,10 @@ class Table(AbstractDesign):
     """A table of logits, uniform at first: the paper's tabular experiments."""
 
     def __call__(
-        self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None
+        self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> Tabular:
-        return Tabular(jnp.zeros((env.num_inner, outputs or env.num_actions)))
+        space = require_space(env, "a table")
+        return Tabular(jnp.zeros((space.num_inner, outputs or space.num_actions)))
 
 
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:

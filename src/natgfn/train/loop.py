@@ -21,7 +21,7 @@ from ..objectives import AbstractObjective, TrajectoryBalance
 from ..optim import AbstractRule, SampleSpace
 from ..policies import AbstractDesign, AbstractPolicy, Flow, Table, Uniform
 from ..sampling import AbstractProposal, OnPolicy, Weighting
-from ..statespace import StateSpace, enumerate_states
+from ..statespace import StateSpace, enumerate_states, require_space
 from . import checkpoint
 from .algorithm import Algorithm, TrainState, advance, stack_seeds
 from .record import Record, describe
@@ -146,7 +146,7 @@ class _Job:
 
     @property
     def space(self) -> StateSpace:
-        return self.algorithm.env
+        return require_space(self.algorithm.env, "training")
 
     def run(self, states: TrainState, history: list[dict[str, Any]], out: Path | None) -> Run:
         return Run(self.space, self.algorithm, states, history, self.configuration, out)
