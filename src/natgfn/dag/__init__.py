@@ -16,6 +16,8 @@ seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memo
 `metrics` compares probabilities of edges with a graph or with each other.
 """
 
+from ..envs.dags import Dags as Dags
+from ..policies.transformer import Transformer as Transformer
 from . import graphs as graphs
 from . import metrics as metrics
 from .data import CONSENSUS as CONSENSUS
@@ -27,9 +29,11 @@ from .data import sachs as sachs
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve
+from .fit import fit as fit
 from .posterior import AbstractPosterior as AbstractPosterior
 from .priors import Prior as Prior
 from .priors import log_weights as log_weights
+from .sampler import SampledPosterior as SampledPosterior
 from .scores import AbstractScore as AbstractScore
 from .scores import BDeu as BDeu
 from .scores import BGe as BGe

@@ -14,15 +14,13 @@ The first is the probability that $i$ becomes a parent of $j$. A policy that sta
 learn only what children owe to each other.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
-from ..envs.base import AbstractEnv
 from ..envs.dags import Dag, Dags
-from ..policies import AbstractDesign, AbstractPolicy
+from ..policies import AbstractPolicy
 
 
 class Guide(AbstractPolicy):

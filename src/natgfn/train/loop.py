@@ -112,7 +112,7 @@ def train(
     history: list[dict[str, Any]] = []
     if keeper is not None:
         states, history = keeper.open(states, resume)
-    with _bar(progress) as bar:
+    with progress_bar(progress) as bar:
         task = bar.add_task(
             progress if isinstance(progress, str) else "training", total=updates, note=""
         )
@@ -296,7 +296,8 @@ class _Keeper:
         checkpoint.save(self.checkpoint, states, self.configuration)
 
 
-def _bar(progress: bool | str) -> Progress:
+def progress_bar(progress: bool | str) -> Progress:
+    """Shown if `progress` is anything but false; a task has a `note`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
