@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..envs.dags import Dag, Dags
 from ..policies import AbstractPolicy
+from .subsets import check_memory
 
 
 class Guide(AbstractPolicy):
@@ -54,6 +55,7 @@ class Guide(AbstractPolicy):
 
     @classmethod
     def of(cls, env: Dags) -> "Guide":
+        check_memory(f"a guide for {env.size} variables", 4 * env.size * 3 ** (env.size - 1))
         rows = [_intervals(row, child) for child, row in enumerate(env.log_weights)]
         return cls(np.stack(rows).astype(np.float32).view(np.int32))
 
