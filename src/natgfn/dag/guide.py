@@ -79,5 +79,9 @@ class Guided(AbstractPolicy):
     def __call__(self, state: Dag) -> Float[Array, " actions"]:
         return self.guide(state) + self.learned(state)
 
+    @property
+    def by_rows(self) -> bool:
+        return self.learned.by_rows
+
     def many(self, states: Dag, live: Bool[Array, " n"] | None = None):
         return self.guide.many(states, live) + self.learned.many(states, live)

@@ -1,7 +1,6 @@
 """What a policy is: a map from a state to one logit an action."""
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -18,9 +17,6 @@ class AbstractPolicy(eqx.Module):
     ones, whose mask is `env.backward_mask`. Its inexact arrays are what training changes.
     """
 
-    by_rows: ClassVar[bool] = True
-    """Whether the gradients of single trajectories cost no more than that of their sum."""
-
     @abstractmethod
     def __call__(self, state: State) -> Float[Array, " actions"]:
         """The logits in one state."""
@@ -30,6 +26,11 @@ class AbstractPolicy(eqx.Module):
     ) -> Float[Array, "n actions"]:
         """Those of many states along a leading axis; where not `live`, they may be anything."""
         return jax.vmap(self)(states)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the gradients of single trajectories cost no more than that of their sum."""
+        return True
 
     def log_probs(
         self, logits: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]

@@ -1,7 +1,5 @@
 """One row of logits for each state of an enumerated environment."""
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -14,13 +12,15 @@ from .base import AbstractDesign, AbstractPolicy, masked_softmax
 class Tabular(AbstractPolicy):
     """A free logit for each state and action: `cor:exact_tabular_fisher_main`."""
 
-    by_rows: ClassVar[bool] = False  # a gradient has a number for each state
-
     logits: Float[Array, "states actions"]
 
     def __call__(self, state: Int[Array, ""]) -> Float[Array, " actions"]:
         # Terminal numbers, which pad a trajectory, read the last row; masks discard it.
         return self.logits.at[state].get(mode="clip")
+
+    @property
+    def by_rows(self) -> bool:
+        return False  # a gradient has a number for each state
 
     @classmethod
     def forward(cls, space: StateSpace) -> "Tabular":

@@ -16,7 +16,6 @@ activations are computed again for its gradient.
 """
 
 import math
-from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -91,8 +90,6 @@ class Layer(eqx.Module):
 class LinearTransformer(AbstractPolicy):
     """A logit for each edge from its token, and one for stopping from the mean of all."""
 
-    by_rows: ClassVar[bool] = False  # chunks of states know no trajectories
-
     source: Float[Array, "d width"]
     target: Float[Array, "d width"]
     presence: Float[Array, "2 width"]
@@ -104,6 +101,10 @@ class LinearTransformer(AbstractPolicy):
 
     def __call__(self, state: Dag) -> Float[Array, " actions"]:
         return self.evaluate(present(state.edges)[None])[0]
+
+    @property
+    def by_rows(self) -> bool:
+        return False  # chunks of states know no trajectories
 
     def many(self, states: Dag, live: Bool[Array, " n"] | None = None):
         edges = jax.vmap(present)(states.edges)
