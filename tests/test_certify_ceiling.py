@@ -43,8 +43,7 @@ def look(policy, visited, damping, states, iterations=2, both=False):
     return limit, found, fisher.as_matrix(), surrogate
 
 
-@pytest.mark.parametrize("scores", [False, True])
-@pytest.mark.parametrize("states", [1, 6, 99])
+@pytest.mark.parametrize(("scores", "states"), [(False, 1), (True, 6), (False, 99)])
 @float64
 def test_the_certified_interval_has_the_dense_relative_error(scores, states):
     for seed in range(6):

@@ -30,7 +30,6 @@ from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
 from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
 from natgfn.policies import Flow, Network, Tabular, Uniform
 from natgfn.sampling import UniformMixture
-from natgfn.solvers import Dense
 from natgfn.statespace import enumerate_states
 from natgfn.train import Algorithm, loop
 from natgfn.train.run import CERTIFICATE
@@ -280,11 +279,10 @@ def test_certify_every_must_be_positive():
         ng.train(ng.envs.Hypergrid(side=4), certify_every=0)
 
 
-@pytest.mark.parametrize("rule", [Adam(), Natural(SampledScores(), Dense(), rate=0.01)])
-def test_a_quick_certificate_of_a_network_brackets_the_full_one(rule):
+def test_a_quick_certificate_of_a_network_brackets_the_full_one():
     """Both of the same batch, in single precision."""
     options = {"updates": 50, "batch": 16, "certify_every": 50, "progress": False}
-    run = ng.train(ng.envs.Hypergrid(side=6), rule, policy=Network(width=8), **options)
+    run = ng.train(ng.envs.Hypergrid(side=6), Adam(), policy=Network(width=8), **options)
     low, error, limit = (run.certificates[k][-1] for k in ("rho", "rho_error", "direction_limit"))
     assert np.isfinite(error).all()
     state = jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, run.state)

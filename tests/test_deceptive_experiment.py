@@ -9,7 +9,7 @@ from natgfn.experiments import deceptive, reproduce
 from natgfn.experiments.deceptive import COLUMNS, OURS, PAPER, Scale, adam, sample_space
 from natgfn.train.record import Record
 
-TINY = Scale({6: 6}, (4,), 2, 1, 1, 5)
+TINY = Scale({6: 6}, (4,), 2, 1, 1, 5, 3)
 
 
 @pytest.fixture(scope="module")

@@ -311,6 +311,28 @@ def test_messages_of_a_network_are_those_of_its_table():
     )
 
 
+@pytest.mark.parametrize("route", ["joint", "direct"])
+@float64
+def test_a_table_needs_the_states_of_its_batch_only(route):
+    """The same step as with all states; a state that two trajectories visit counts once."""
+    world = explore(ng.envs.Hypergrid(side=5))
+    tables = random_tables(world, 4)
+
+    def steps(space, flow, batch):
+        for given in (batch, None):
+            found = Factorised(route)(space, flow.forward, given)
+            fisher = Fisher(space, flow.forward, found)
+            gradient = batch.gradient().forward
+            yield ng.solvers.Block().solve(fisher, gradient, 1e-3)[0].logits, found.states
+
+    picked = np.array([3, 40])
+    (few, visited), (all_, states) = on_batch(
+        world, make_flow(tables), lambda *args: tuple(steps(*args)), picked
+    )
+    assert len(visited) < len(states)
+    np.testing.assert_allclose(few, all_, rtol=1e-9, atol=1e-12)
+
+
 def test_an_unknown_route_is_refused():
     with pytest.raises(
         ValueError, match="route must be one of joint, pairs, direct, got 'beliefs'"

@@ -33,7 +33,7 @@ def test_one_method_under_both_backward_policies(space, tmp_path, monkeypatch, c
 
 def test_the_optimum_of_a_constant_backward_policy_is_reward_times_returns(space, tmp_path):
     """$h(x)$ by counting walks: a fifth for each of their steps."""
-    study = Study({}, space, Constant.backward, SMALL, tmp_path)
+    study = Study({"target": "Rings"}, space, Constant.backward, SMALL, tmp_path)
     walk.add_optimum(study)
     counts = np.zeros((7, 7))
     counts[3, 3] = 1.0
@@ -47,6 +47,9 @@ def test_the_optimum_of_a_constant_backward_policy_is_reward_times_returns(space
     tv = np.abs(law - np.exp(space.log_target)).sum() / 2
     assert study.rows[-1]["metrics"]["tv"]["mean"] == pytest.approx(tv, rel=1e-6)
     assert tv > 0.1
+    (other,) = study.rows[-1]["alternatives"].values()
+    assert other["tv"] == pytest.approx(tv, rel=0.1)
+    assert other["tv"] != pytest.approx(tv, rel=1e-3)
 
 
 def test_routes_of_a_uniform_walk(space):

@@ -5,21 +5,27 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
 from ..envs import Hypergrid, LazyWalk
+from ..objectives import TrajectoryBalance, evaluate
 from ..occupancy import Factorised
 from ..occupancy.factorised import ROUTES
-from ..policies import Tabular
+from ..policies import Flow, Tabular, Uniform
+from ..sampling import OnPolicy, Trajectories, Weighting, rollout
 from ..statespace import StateSpace, enumerate_states
 from .measure import Measurement, inform, median_seconds
 
-SIDES = {2: (16, 32, 64, 128), 3: (16, 32, 64)}
-"""Of hypergrids, by dimension; a cube of side 128 would take minutes."""
+SIDES = {2: (16, 32, 64, 128), 3: (16, 32, 64, 128)}
+"""Of hypergrids, by dimension."""
 WALK = LazyWalk(reach=32, steps=64)
+BATCH = 64
 MOST = 2**31
 """Bytes a route may need to be timed."""
+_MANY = 10**6
+"""States of which a route takes so long that it is timed once."""
 
 
 def bench_factorised() -> int:
@@ -28,9 +34,11 @@ def bench_factorised() -> int:
         for dims, sides in SIDES.items():
             _growth(dims, sides)
         walk = enumerate_states(WALK)
-        used = {route: _compiled(walk, route)[1] for route in ("joint", "direct")}
+        policy = Tabular.forward(walk)
+        paths = rollout(walk, policy, OnPolicy(), BATCH, key=jax.random.key(0))
+        used = {route: _compiled(walk, route, paths)[1] for route in ("joint", "direct")}
     ratio = used["direct"] / used["joint"]
-    what = f"walk of {WALK.steps} steps: memory of direct / joint"
+    what = f"walk of {WALK.steps} steps, as in training: memory of direct / joint"
     return 0 if Measurement(what, ratio, 0.05).report() else 1
 
 
@@ -45,25 +53,43 @@ def _growth(dims: int, sides: tuple[int, ...]) -> None:
             if used > MOST:
                 inform(name, f"{used / 2**20:.2f} MiB")
                 continue
-            seconds.append((side, median_seconds(run, rounds=5)))
+            rounds = 5 if space.num_states < _MANY else 1
+            seconds.append((side, median_seconds(run, rounds=rounds)))
             inform(name, f"{used / 2**20:.2f} MiB", f"{1e3 * seconds[-1][1]:.2f} ms")
         exponents = [f"H^{_exponent(pairs):.1f}" for pairs in (memory, seconds)]
         inform(f"hypergrid D={dims}, {route}: growth of memory, of time", *exponents)
 
 
-def _compiled(space: StateSpace, route: str) -> tuple[Callable[[], jax.Array], int]:
-    """The route ready to run, and the bytes it needs beside the space and the policy."""
+def _compiled(
+    space: StateSpace, route: str, paths: Trajectories | None = None
+) -> tuple[Callable[[], jax.Array], int]:
+    """The route ready to run, and the bytes it needs beside the space and the policy.
+
+    With the trajectories of a batch it gives what an update of a table needs, else all states.
+    """
     arrays, static = eqx.partition(space, lambda x: isinstance(x, np.ndarray))
     logits = np.zeros((space.num_inner, space.num_actions), np.float32)
 
-    def weights(arrays, logits):
-        return Factorised(route)(eqx.combine(arrays, static), Tabular(logits)).weights
+    def weights(arrays, logits, paths):
+        space, policy, batch = eqx.combine(arrays, static), Tabular(logits), None
+        if paths is not None:  # what the occupancy does not look at, is not computed
+            flow = Flow(policy, Uniform.backward(space), jnp.array(0.0))
+            batch = evaluate(
+                TrajectoryBalance(),
+                space,
+                flow,
+                paths,
+                proposal=OnPolicy(),
+                reference=None,
+                weighting=Weighting(),
+            )
+        return Factorised(route)(space, policy, batch).weights
 
-    program = jax.jit(weights).lower(arrays, logits).compile()
+    program = jax.jit(weights).lower(arrays, logits, paths).compile()
     memory = program.memory_analysis()
     assert memory is not None
     used = memory.temp_size_in_bytes + memory.output_size_in_bytes
-    return lambda: program(arrays, logits), used
+    return lambda: program(arrays, logits, paths), used
 
 
 def _exponent(pairs: list[tuple[int, Any]]) -> float:

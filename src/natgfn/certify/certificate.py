@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..fisher import Fisher, Occupancy, Scalar
 from ..objectives import Batch, Squared, TrajectoryBalance
-from ..occupancy import Exact, Sampled
+from ..occupancy import Exact, Factorised, Sampled
 from ..policies import Flow, Tabular, backward_table, forward_table
 from ..sampling import OnPolicy
 from ..solvers import score_gram
@@ -195,9 +195,11 @@ class Subject(NamedTuple):
     def visited(self) -> Occupancy:
         """Where the surrogate goes; that of whole trajectories of a network, step by step."""
         occupancy = self.algorithm.rule.metric()[0] or Sampled()
-        # On a tree the exact occupancy would be given only where the batch needs it.
+        # With a batch, these may be given only where it needs them.
         if isinstance(occupancy, Exact):
             return self.fisher.occupancy
+        if isinstance(occupancy, Factorised):
+            return occupancy(self.algorithm.env, self.fisher.policy)
         return occupancy(self.algorithm.env, self.fisher.policy, self.batch)
 
 

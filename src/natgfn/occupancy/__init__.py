@@ -5,3 +5,4 @@ from .exact import Exact as Exact
 from .factorised import Factorised as Factorised
 from .sampled import Sampled as Sampled
 from .sampled import SampledScores as SampledScores
+from .stratified import Stratified as Stratified

@@ -3,10 +3,9 @@
 import jax.numpy as jnp
 
 from ..fisher import Occupancy
-from ..objectives import Batch
 from ..policies import forward_probs
-from ..statespace import StateSpace, occupancy, require_space
-from .base import AbstractOccupancy
+from ..statespace import occupancy, require_space
+from .base import AbstractOccupancy, at_visits, smaller
 
 
 class Exact(AbstractOccupancy):
@@ -20,16 +19,8 @@ class Exact(AbstractOccupancy):
 
     def __call__(self, env, policy, batch=None):
         space = require_space(env, "occupancy.Exact")
-        if batch is not None and space.is_tree and batch.paths.actions.size < space.num_inner:
-            return _along_paths(space, batch)
+        if space.is_tree and smaller(batch, space):
+            reach = jnp.exp(jnp.cumsum(batch.probs.steps, axis=0) - batch.probs.steps)
+            return at_visits(space, batch, reach.ravel())
         weights, _ = occupancy(space, forward_probs(space, policy))
         return Occupancy(jnp.arange(space.num_inner), weights, complete=True)
-
-
-def _along_paths(space: StateSpace, batch: Batch) -> Occupancy:
-    """The probability of reaching each visited state, shared between its visits."""
-    states, live = batch.paths.before, batch.paths.live
-    reach = jnp.exp(jnp.cumsum(batch.probs.steps, axis=0) - batch.probs.steps)
-    visits = jnp.zeros(space.num_inner, reach.dtype).at[states].add(live, mode="drop")
-    weights = jnp.where(live, reach / visits.at[states].get(mode="clip"), 0.0)
-    return Occupancy(states.ravel(), weights.ravel())

@@ -1,6 +1,9 @@
 """The structured regime on grids: a product of coordinate marginals at each time."""
 
 import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +11,10 @@ from jaxtyping import Array, Float, Int
 
 from ..envs.base import OnGrid
 from ..fisher import Occupancy
-from ..policies import AbstractPolicy, forward_probs, masked_softmax
-from ..statespace import StateSpace, require_space, timed_occupancy
-from .base import AbstractOccupancy
+from ..objectives import Batch
+from ..policies import AbstractPolicy, Tabular, forward_probs, masked_softmax
+from ..statespace import StateSpace, occupancy, require_space, timed_occupancy
+from .base import AbstractOccupancy, at_visits, smaller
 
 ROUTES = ("joint", "pairs", "direct")
 
@@ -22,13 +26,16 @@ class Factorised(AbstractOccupancy):
     and given its mass back. A product may also have mass where no state is; that mass is lost,
     so the weights add up to less than the mean length of a trajectory.
 
+    For a table, only the states of the batch are given, if they are fewer than all: its gradient
+    vanishes in the others.
+
     Attributes:
         route: where the marginals come from. `joint`: from the exact joint occupancy, so this
             measures what the assumption costs, and saves nothing. `pairs`: the same with
             marginals of neighbouring coordinates, $\prod_d m(x_d, x_{d+1}) / \prod_d m(x_d)$ over
             the inner ones, which is exact in two dimensions. `direct`: propagated from one time
-            to the next under the assumption itself, with no joint anywhere: beside the weights
-            it needs the marginals of one time and a block of states.
+            to the next under the assumption itself, with no joint anywhere: it keeps the
+            marginals of all times, $O(T H)$ numbers, and looks at a block of states at a time.
     """
 
     route: str = "joint"
@@ -37,7 +44,7 @@ class Factorised(AbstractOccupancy):
         if self.route not in ROUTES:
             raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {self.route!r}")
 
-    def __call__(self, env, policy, batch=None):
+    def __call__(self, env, policy, batch: Batch | None = None):
         space = require_space(env, "occupancy.Factorised")
         grid = space.env
         if not isinstance(grid, OnGrid):
@@ -45,47 +52,91 @@ class Factorised(AbstractOccupancy):
                 f"occupancy.Factorised needs coordinates, and {type(grid).__name__} has none: "
                 "give it `sides` and `coordinates(state)` (natgfn.envs.OnGrid)"
             )
-        inner = jax.tree.map(lambda x: jnp.asarray(x)[: space.num_inner], space.states)
-        places = jax.vmap(grid.coordinates)(inner)
+
+        def place(states):
+            found = jax.tree.map(lambda x: jnp.asarray(x)[states], space.states)
+            return jax.vmap(grid.coordinates)(found)
+
         if self.route == "direct":
-            weights = _propagated(space, policy, places, grid.sides)
+            marginals = _propagated(space, policy, place, grid.sides)
         else:
-            joint = timed_occupancy(space, forward_probs(space, policy))
-            weights = _product(joint, places, grid.sides, self.route == "pairs")
-        return Occupancy(jnp.arange(space.num_inner), weights, complete=True)
+            marginals = _of_joint(space, policy, place, grid.sides, self.route == "pairs")
+        if isinstance(policy, Tabular) and smaller(batch, space):
+            visited = place(batch.paths.before.ravel())
+            return at_visits(space, batch, marginals.product(visited))
+        states = jnp.arange(space.num_inner)
+        return Occupancy(states, marginals.product(place(states)), complete=True)
 
 
-def _product(
-    joint: Float[Array, "times inner"],
-    places: Int[Array, "inner dims"],
-    sides: tuple[int, ...],
+class Marginals(NamedTuple):
+    """Laws of coordinates, or of pairs of neighbours, at each time."""
+
+    mass: Float[Array, " times"]
+    """The probability that a trajectory has not ended."""
+    singles: list[Float[Array, "times _"]]
+    """Of each coordinate, given that."""
+    pairs: list[Float[Array, "times _ _"]]
+    """Of each coordinate and the next, or nothing."""
+
+    def product(self, places: Int[Array, "n dims"]) -> Float[Array, " n"]:
+        """The expected visits to places, if nothing more is known."""
+
+        def at(weights, now: Marginals):
+            factors = [m[x] for m, x in zip(now.singles, places.T, strict=True)]
+            if now.pairs:
+                along = zip(now.pairs, places.T[:-1], places.T[1:], strict=True)
+                joined = [m[x, following] for m, x, following in along]
+                # Of the first coordinate and the last there is one factor, of the others two.
+                inner = [jnp.where(x > 0, x, 1.0) for x in factors[1:-1]]
+                factors = [*joined, *(1 / x for x in inner)]
+            return weights + now.mass * math.prod(factors[1:], start=factors[0]), None
+
+        start = jnp.zeros(len(places), self.mass.dtype)
+        return jax.lax.scan(at, start, self)[0]
+
+
+Place = Callable[[Int[Array, " n"]], Int[Array, "n dims"]]
+"""From states to their coordinates."""
+
+
+def _of_joint(
+    space: StateSpace,
+    policy: AbstractPolicy,
+    place: Place,
+    sides: Sequence[int],
     pairs: bool,
-) -> Float[Array, " inner"]:
-    """The marginals of the joint, multiplied."""
-    mass = jnp.sum(joint, axis=1, keepdims=True)
-    total = jnp.where(mass > 0, mass, 1.0)
-    singles = []
-    for place, side in zip(places.T, sides, strict=True):
-        indicator = jax.nn.one_hot(place, side, dtype=joint.dtype)
-        marginal = jnp.matmul(joint, indicator, precision="highest")
-        singles.append(marginal[:, place] / total)
-    if not pairs:
-        return jnp.sum(mass * math.prod(singles[1:], start=singles[0]), axis=0)
-    product = singles[0]
-    for d, middle in enumerate(singles[:-1]):
-        both = places[:, d] * sides[d + 1] + places[:, d + 1]
-        marginal = jnp.zeros((len(joint), sides[d] * sides[d + 1]), joint.dtype)
-        marginal = marginal.at[:, both].add(joint)[:, both] / total
-        product = product * marginal / jnp.where(middle > 0, middle, 1.0)
-    return jnp.sum(mass * product, axis=0)
+) -> Marginals:
+    """The marginals of the exact joint."""
+    probs = forward_probs(space, policy)
+    times = space.max_steps
+    if space.graded:  # a state has one time, so the joint has one entry for each state
+        joint, time = occupancy(space, probs)[0], jnp.asarray(space.level)[: space.num_inner]
+
+        def total(*index):
+            shape = (times, *(side for _, side in index))
+            return jnp.zeros(shape, joint.dtype).at[time, *(x for x, _ in index)].add(joint)
+
+    else:
+        joint = timed_occupancy(space, probs)
+
+        def total(*index):
+            shape = (times, *(side for _, side in index))
+            return jnp.zeros(shape, joint.dtype).at[:, *(x for x, _ in index)].add(joint)
+
+    axes = list(zip(place(jnp.arange(space.num_inner)).T, sides, strict=True))
+    singles = [total(axis) for axis in axes]
+    mass = jnp.sum(singles[0], axis=1)
+    share = 1 / jnp.where(mass > 0, mass, 1.0)
+    joined = [total(a, b) * share[:, None, None] for a, b in pairwise(axes)]
+    return Marginals(mass, [m * share[:, None] for m in singles], joined if pairs else [])
 
 
 def _propagated(
     space: StateSpace,
     policy: AbstractPolicy,
-    places: Int[Array, "inner dims"],
-    sides: tuple[int, ...],
-) -> Float[Array, " inner"]:
+    place: Place,
+    sides: Sequence[int],
+) -> Marginals:
     """Coordinate messages: each time from the product of the marginals of the one before.
 
     What the product has where no state is cannot go on; the rest is given its share.
@@ -94,39 +145,37 @@ def _propagated(
     size = min(_BLOCK, num)
     dtype = jax.eval_shape(policy, jnp.array(0)).dtype
 
-    def advance(carry, _):
-        mass, marginals, weights = carry
-
+    def advance(now: Marginals, _):
         def spread(sums, start):
             states = start + jnp.arange(size)
             fresh, states = states < num, jnp.minimum(states, num - 1)
-            factors = [m[place] for m, place in zip(marginals, places[states].T, strict=True)]
+            factors = [m[x] for m, x in zip(now.singles, place(states).T, strict=True)]
             product = jnp.where(fresh, math.prod(factors[1:], start=factors[0]), 0.0)
 
             def move():
-                here, goes_on, arrived, weights = sums
+                here, goes_on, arrived = sums
                 following = child[states]
                 pf = masked_softmax(jax.vmap(policy)(states), following >= 0)
                 inner = (following >= 0) & (following < num)
-                flow = jnp.where(inner, product[:, None] * pf, 0.0)
-                after = places[jnp.where(inner, following, 0)]
-                arrived = [x.at[after[..., d]].add(flow) for d, x in enumerate(arrived)]
-                weights = weights.at[states].add(mass * product)
-                return here + jnp.sum(product), goes_on + jnp.sum(flow), arrived, weights
+                flow = jnp.where(inner, product[:, None] * pf, 0.0).ravel()
+                after = place(jnp.where(inner, following, 0).ravel()).T
+                arrived = [total.at[x].add(flow) for total, x in zip(arrived, after, strict=True)]
+                return here + jnp.sum(product), goes_on + jnp.sum(flow), arrived
 
             # Where time is a coordinate, most blocks are empty.
             return jax.lax.cond(jnp.any(product > 0), move, lambda: sums), None
 
-        zero, empty = jnp.zeros((), dtype), [jnp.zeros_like(m) for m in marginals]
-        first = (zero, zero, empty, weights)
-        (here, goes_on, arrived, weights), _ = jax.lax.scan(spread, first, jnp.arange(0, num, size))
+        zero, empty = jnp.zeros((), dtype), [jnp.zeros_like(m) for m in now.singles]
+        starts = jnp.arange(0, num, size)
+        (here, goes_on, arrived), _ = jax.lax.scan(spread, (zero, zero, empty), starts)
         total = jnp.where(goes_on > 0, goes_on, 1.0)
-        mass = mass * goes_on / jnp.where(here > 0, here, 1.0)
-        return (mass, [x / total for x in arrived], weights), None
+        mass = now.mass * goes_on / jnp.where(here > 0, here, 1.0)
+        return Marginals(mass, [x / total for x in arrived], []), now
 
-    source = [jax.nn.one_hot(places[0, d], side, dtype=dtype) for d, side in enumerate(sides)]
-    start = (jnp.ones((), dtype), source, jnp.zeros(num, dtype))
-    return jax.lax.scan(advance, start, length=space.max_steps)[0][2]
+    origin = place(jnp.array([0]))[0]
+    source = [jax.nn.one_hot(x, side, dtype=dtype) for x, side in zip(origin, sides, strict=True)]
+    start = Marginals(jnp.ones((), dtype), source, [])
+    return jax.lax.scan(advance, start, length=space.max_steps)[1]
 
 
 _BLOCK = 256

@@ -1,5 +1,7 @@
 """Update rules, as optax transformations."""
 
+from .damped_fisher import ControlledAdam as ControlledAdam
+from .damped_fisher import DampedFisher as DampedFisher
 from .natural import by_part as by_part
 from .natural import fitted_natural_gradient as fitted_natural_gradient
 from .natural import limit_divergence as limit_divergence

@@ -1,0 +1,49 @@
+"""A fixed number of visited states, some of every depth (`eq:dag_sampled_fisher`)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from ..envs.base import State
+from ..fisher import Occupancy
+from ..objectives import Batch
+from .base import AbstractOccupancy
+
+
+class Stratified(AbstractOccupancy):
+    r"""$M$ visited states, each with weight $1 / M$.
+
+    So the Fisher is a mean over states, not a sum along trajectories: it is smaller by the mean
+    length, which rates and dampings have to make up for.
+
+    Attributes:
+        count: $M$.
+    """
+
+    count: int = 128
+
+    def __check_init__(self):
+        if self.count < 1:
+            raise ValueError(f"count must be at least 1, got {self.count}")
+
+    def __call__(self, env, policy, batch):
+        states, valid = pick(batch, self.count)
+        return Occupancy(states, valid / jnp.maximum(jnp.sum(valid), 1))
+
+
+def pick(batch: Batch, count: int) -> tuple[State, Bool[Array, " count"]]:
+    """Different visits at random, the first ones of different depths, as far as there are any.
+
+    The first of the `count` are those that a smaller count would give. What is picked depends on
+    the residuals in a way that is as good as random, so an update needs no key of its own.
+    """
+    live = batch.paths.live
+    bits = jax.lax.bitcast_convert_type(batch.residuals.astype(jnp.float32), jnp.uint32)
+    seed = jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1))
+    draw = jax.random.uniform(jax.random.fold_in(jax.random.key(0), seed), live.shape)
+    draw = jnp.where(live, draw, jnp.inf)
+    # The first of each depth go before all others, in random order too.
+    first = draw == jnp.min(draw, axis=1, keepdims=True)
+    order = jnp.argsort(jnp.where(first & live, draw - 1, draw).ravel())[:count]
+    picked = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[order], batch.paths.before)
+    return picked, live.ravel()[order]
