@@ -192,11 +192,11 @@ def test_priors_filter_and_weigh_graphs():
         forbid=[("X3", "X1"), ("X1", "X0")],
         log_odds={("X2", "X3"): 1.5, ("X0", "X2"): -1.0},
     )
-    found = exact_posterior(data, prior=prior, temperature=3.0)
+    found = exact_posterior(data, prior=prior, temperature=0.4)
 
     scores = log_weights(data, BGe(), Prior())
     dags = all_dags(4)
-    logs = log_rewards(scores, dags) / 3.0 + dags.sum(axis=(1, 2)) * (np.log(0.25) - 0.3)
+    logs = 0.4 * log_rewards(scores, dags) + dags.sum(axis=(1, 2)) * (np.log(0.25) - 0.3)
     logs += 1.5 * dags[:, 2, 3] - 1.0 * dags[:, 0, 2]
     kept = (dags[:, 0, 2] == 1) & (dags[:, 3, 1] == 0) & (dags[:, 1, 0] == 0)
     kept &= dags.sum(axis=1).max(axis=1) <= 2
@@ -212,7 +212,7 @@ def test_priors_filter_and_weigh_graphs():
     assert drawn.sum(axis=1).max() == 2
 
 
-def test_the_papers_temperature_is_the_root_of_the_rows():
+def test_the_papers_temperature_is_one_over_the_root_of_the_rows():
     data = load(np.random.default_rng(18).normal(size=(49, 3)))
     paper = log_weights(data, BGe(), Prior(), "paper")
     np.testing.assert_allclose(paper, log_weights(data, BGe(), Prior()) / 7, rtol=1e-14)

@@ -110,7 +110,7 @@ class Fisher(eqx.Module):
         states, actions = self.occupancy.states, self.occupancy.actions
 
         def logits(params):
-            return jax.vmap(eqx.combine(params, static))(states)
+            return eqx.combine(params, static).many(states, self.occupancy.weights != 0)
 
         with jax.default_matmul_precision("highest"):
             value, push = jax.linearize(logits, params)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .certify import bench_certify
+from .dag import bench_dag
 from .factorised import bench_factorised
 from .neural import bench_neural
 from .tabular import bench_tabular
@@ -12,5 +13,6 @@ BENCHMARKS: dict[str, Callable[[], int]] = {
     "neural": bench_neural,
     "certify": bench_certify,
     "factorised": bench_factorised,
+    "dag": bench_dag,
 }
 """Every benchmark; each prints its lines and returns the exit code."""

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from ..envs import DeceptiveGrid
+from ..envs import AbstractEnv, DeceptiveGrid
 from ..optim import AbstractRule, Adam, FisherAdam, SampleSpace
 from ..policies import MLP, AbstractDesign, Network
 from ..sampling import rollout
 from ..solvers import KFAC
-from ..statespace import StateSpace, enumerate_states
+from ..statespace import enumerate_states
 from ..train import Replay
 from ..train.sources import replay
 from .measure import Measurement, Timer, inform, median_ratio, median_seconds
@@ -38,7 +38,7 @@ RULES: dict[str, tuple[AbstractRule, float]] = {
 class Walker(AbstractDesign):
     """The default network, but it seldom stops."""
 
-    def __call__(self, env: StateSpace, *, key, outputs=None) -> MLP:
+    def __call__(self, env: AbstractEnv, *, key, outputs=None) -> MLP:
         network = Network()(env, key=key, outputs=outputs)
         return eqx.tree_at(
             lambda n: n.rest[-1].bias, network, replace_fn=lambda b: b.at[-1].add(STOP)

@@ -22,11 +22,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..fisher import Fisher, Occupancy, Scalar
 from ..objectives import Batch, Squared, TrajectoryBalance
 from ..occupancy import Exact, Factorised, Sampled
-from ..occupancy.base import require_space
 from ..policies import Flow, Tabular, backward_table, forward_table
 from ..sampling import OnPolicy
 from ..solvers import score_gram
-from ..statespace import StateSpace, exact_residuals
+from ..statespace import StateSpace, exact_residuals, require_space
 from ..train.algorithm import Algorithm, TrainState
 from . import tabular
 from .ceiling import ceiling, shared_rows

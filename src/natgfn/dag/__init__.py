@@ -5,6 +5,7 @@
     table = ng.dag.load("data.csv", log=True)          # or a DataFrame, or a matrix
     prior = ng.dag.Prior(max_parents=3, forbid=[("Erk", "Raf")])
     found = ng.dag.exact_posterior(table, prior=prior)
+    found = ng.dag.fit(table, prior=prior)             # a trained sampler, for more variables
 
     found.edge_marginals                   # DataFrame: row is source, column is target
     found.sample(1000), found.top(10)      # adjacency matrices
@@ -13,9 +14,13 @@
 `data` checks a table, `scores` says how well a child's data fit its parents, `priors` adds what
 is known and gives the local log-weights of a law over graphs, and `exact` solves that law:
 seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
+`fit` trains a GFlowNet for it instead, from the head start of `guide`, and `sampler` is what it
+returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`.
 `metrics` compares probabilities of edges with a graph or with each other.
 """
 
+from ..envs.dags import Dags as Dags
+from ..policies.transformer import Transformer as Transformer
 from . import graphs as graphs
 from . import metrics as metrics
 from .data import CONSENSUS as CONSENSUS
@@ -27,9 +32,11 @@ from .data import sachs as sachs
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve
+from .fit import fit as fit
 from .posterior import AbstractPosterior as AbstractPosterior
 from .priors import Prior as Prior
 from .priors import log_weights as log_weights
+from .sampler import SampledPosterior as SampledPosterior
 from .scores import AbstractScore as AbstractScore
 from .scores import BDeu as BDeu
 from .scores import BGe as BGe

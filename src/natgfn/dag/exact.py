@@ -12,7 +12,7 @@ from .draws import draw
 from .layers import Sums, backward, forward, memory, tabulate
 from .posterior import AbstractPosterior
 from .priors import Prior, log_weights
-from .scores import AbstractScore, BDeu, BGe
+from .scores import AbstractScore, score_for
 from .subsets import check_memory, indicators
 from .top import most_probable
 
@@ -60,7 +60,7 @@ class ExactPosterior(AbstractPosterior):
 def exact_posterior(
     table: Data | pd.DataFrame | Num[np.ndarray, "rows d"] | str | Path,
     *,
-    score: AbstractScore | None = None,
+    score: AbstractScore | Literal["bge", "bdeu"] | None = None,
     prior: Prior = Prior(),
     temperature: float | Literal["paper"] = 1.0,
     progress: bool = False,
@@ -72,14 +72,13 @@ def exact_posterior(
             takes logarithms or levels. The others are taken as numbers and standardised.
         score: BGe, or BDeu if the data are discrete, unless given.
         prior: what is known of the graph.
-        temperature: the score is divided by it; 1 is the posterior, `"paper"` the paper's
-            target, without its edge penalty, which belongs to the prior.
+        temperature: the power of the likelihood; 1 is the posterior, `"paper"` the paper's
+            $N^{-1/2}$, without its edge penalty, which belongs to the prior.
         progress: whether to show a progress bar.
     """
     data = table if isinstance(table, Data) else load(table)
     check_memory(f"the exact posterior of {len(data.names)} variables", memory(len(data.names)))
-    chosen = score or (BDeu() if data.discrete else BGe())
-    weights = log_weights(data, chosen, prior, temperature)
+    weights = log_weights(data, score_for(data, score), prior, temperature)
     return solve(weights, data.names, progress=progress)
 
 

@@ -2,9 +2,10 @@ r"""What is known before the data, and the law that results: local log-weights.
 
 Every prior here decomposes over children, so that
 $$\log R(G) = \sum_j w_j(\mathrm{Pa}_j), \qquad
-w_j(\mathrm{Pa}) = \frac{s_j(\mathrm{Pa}) - s_j(\emptyset)}{\tau} + \log \pi_j(\mathrm{Pa}),$$
-relative to the score of the empty graph. At temperature $\tau = 1$ this is the posterior; the
-paper's target (`eq:dag_tempered_target`) has $\tau = N^{1/2}$ and a penalty of 0.5 an edge.
+w_j(\mathrm{Pa}) = \beta\, (s_j(\mathrm{Pa}) - s_j(\emptyset)) + \log \pi_j(\mathrm{Pa}),$$
+relative to the score of the empty graph. With the likelihood to the power $\beta = 1$ this is the
+posterior; the paper's target (`eq:dag_tempered_target`) has $\beta = N^{-1/2}$ and a penalty of
+0.5 an edge.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,17 +97,20 @@ def log_weights(
     prior: Prior,
     temperature: float | Literal["paper"] = 1.0,
 ) -> Float[np.ndarray, "d sets"]:
-    r"""$w_j(\mathrm{Pa})$ for each child and set. `"paper"` is $\tau = N^{1/2}$."""
-    divisor = temperature
-    if isinstance(divisor, str):
-        divisor = len(data.values) ** 0.5 if divisor == "paper" else np.nan
-    if not 0 < divisor < np.inf:
+    r"""$w_j(\mathrm{Pa})$ for each child and set.
+
+    The temperature is $\beta$, the power of the likelihood; `"paper"` is $N^{-1/2}$.
+    """
+    power = temperature
+    if isinstance(power, str):
+        power = len(data.values) ** -0.5 if power == "paper" else np.nan
+    if not 0 < power < np.inf:
         raise ValueError(f"temperature must be positive and finite, or 'paper', got {temperature}")
     count = len(data.names)
     check_memory(f"a table of local scores of {count} variables", table_bytes(count))
     allowed = prior.local(data.names)  # first: it is quick to find an error
     scores = local_scores(score, data)
-    return (scores - scores[:, :1]) / divisor + allowed
+    return power * (scores - scores[:, :1]) + allowed
 
 
 def _mask(names: tuple[str, ...], edges: Iterable[Edge]) -> Bool[np.ndarray, "d d"]:

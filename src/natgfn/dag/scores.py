@@ -174,3 +174,12 @@ def _counts(
             reach = len(codes)
         joint, reach = joint * number + column, reach * int(number)
     return np.unique(joint, return_counts=True)[1]
+
+
+def score_for(data: Data, score: AbstractScore | str | None) -> AbstractScore:
+    """A score, by its name if it has the defaults, or the one for the kind of data."""
+    if isinstance(score, AbstractScore):
+        return score
+    if score not in ("bge", "bdeu", None):
+        raise ValueError(f"score must be 'bge', 'bdeu' or a score, got {score!r}")
+    return BDeu() if score == "bdeu" or (score is None and data.discrete) else BGe()

@@ -9,7 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from ..envs.base import AbstractEnv
-from ..policies import AbstractPolicy, Flow, Tabular
+from ..policies import AbstractPolicy, Flow
 from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, log_probs, taken
 from .base import AbstractObjective, surplus
 from .penalties import curvature, slope
@@ -115,7 +115,7 @@ def evaluate(
     """
     size = sum(x.size for x in jax.tree.leaves(eqx.filter(flow, eqx.is_inexact_array)))
     small = paths.actions.shape[1] * size <= _MOST
-    by_rows = objective.by_trajectory and small and not isinstance(flow.forward, Tabular)
+    by_rows = objective.by_trajectory and small and flow.forward.by_rows
     differentiate = _by_rows if by_rows else _linearised
     delta, probs, push, pull, rows = differentiate(objective, env, flow, paths)
     mask = probs.actions > -jnp.inf

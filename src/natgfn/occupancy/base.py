@@ -34,13 +34,3 @@ def at_visits(space: StateSpace, batch: Batch, weights: Float[Array, " visits"])
     kind = jnp.int16 if batch.size < 2**15 else jnp.int32
     visits = jnp.zeros(space.num_inner, kind).at[states].add(live.astype(kind), mode="drop")
     return Occupancy(states, jnp.where(live, weights / visits.at[states].get(mode="clip"), 0.0))
-
-
-def require_space(env: AbstractEnv, what: str) -> StateSpace:
-    """`env`, if it has been enumerated."""
-    if isinstance(env, StateSpace):
-        return env
-    raise ValueError(
-        f"{what} needs every state; enumerate the environment first "
-        "(natgfn.statespace.enumerate_states), or use occupancy.Sampled"
-    )

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 
 from ..fisher import Occupancy
 from ..policies import forward_probs
-from ..statespace import occupancy
-from .base import AbstractOccupancy, at_visits, require_space, smaller
+from ..statespace import occupancy, require_space
+from .base import AbstractOccupancy, at_visits, smaller
 
 
 class Exact(AbstractOccupancy):

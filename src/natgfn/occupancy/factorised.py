@@ -13,8 +13,8 @@ from ..envs.base import OnGrid
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import AbstractPolicy, Tabular, forward_probs, masked_softmax
-from ..statespace import StateSpace, occupancy, timed_occupancy
-from .base import AbstractOccupancy, at_visits, require_space, smaller
+from ..statespace import StateSpace, occupancy, require_space, timed_occupancy
+from .base import AbstractOccupancy, at_visits, smaller
 
 ROUTES = ("joint", "pairs", "direct")
 

@@ -89,10 +89,10 @@ def divergences(fisher: Fisher, moved: AbstractPolicy) -> Float[Array, " n"]:
     Small changes $u = \log \pi'_a / \pi_a$ enter as $\pi_a (e^u - 1 - u)$, which sums to the same
     and keeps its digits in float32.
     """
-    states = fisher.occupancy.states
+    states, live = fisher.occupancy.states, fisher.occupancy.weights != 0
     mask = jax.vmap(fisher.env.forward_mask)(states)
     old, new = (
-        masked_log_softmax(jax.vmap(policy)(states), mask) for policy in (fisher.policy, moved)
+        masked_log_softmax(policy.many(states, live), mask) for policy in (fisher.policy, moved)
     )
     p, q, u = jnp.exp(old), jnp.exp(new), jnp.where(mask, new - old, 0)
     return jnp.sum(jnp.where(jnp.abs(u) < 1, p * (jnp.expm1(u) - u), q - p - p * u), axis=1)

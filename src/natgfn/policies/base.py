@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..envs.base import State
-from ..statespace import StateSpace
+from ..envs.base import AbstractEnv, State
 
 
 class AbstractPolicy(eqx.Module):
@@ -22,6 +21,17 @@ class AbstractPolicy(eqx.Module):
     def __call__(self, state: State) -> Float[Array, " actions"]:
         """The logits in one state."""
 
+    def many(
+        self, states: State, live: Bool[Array, " n"] | None = None
+    ) -> Float[Array, "n actions"]:
+        """Those of many states along a leading axis; where not `live`, they may be anything."""
+        return jax.vmap(self)(states)
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the gradients of single trajectories cost no more than that of their sum."""
+        return True
+
     def log_probs(
         self, logits: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]
     ) -> Float[Array, "*batch actions"]:
@@ -34,7 +44,7 @@ class AbstractDesign(eqx.Module):
 
     @abstractmethod
     def __call__(
-        self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None
+        self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> AbstractPolicy:
         """A policy with initial parameters: an output for each action, unless told otherwise."""
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..envs.base import OnGrid, State
+from ..envs.base import AbstractEnv, OnGrid, State
 from ..statespace import StateSpace
 from .base import AbstractDesign, AbstractPolicy
 
@@ -50,13 +50,23 @@ class Read(eqx.Module):
         return self.linear(features.astype(self.linear.weight.dtype))
 
 
-class MLP(AbstractPolicy):
-    """A multilayer perceptron with leaky ReLUs, over the states of an enumerated environment."""
+class Flat(eqx.Module):
+    """The first layer on a state itself: all its numbers."""
 
-    first: Look | Read
+    linear: eqx.nn.Linear
+
+    def __call__(self, state: State) -> Float[Array, " width"]:
+        numbers = jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state)])
+        return self.linear(numbers.astype(self.linear.weight.dtype))
+
+
+class MLP(AbstractPolicy):
+    """A multilayer perceptron with leaky ReLUs."""
+
+    first: Look | Read | Flat
     rest: tuple[eqx.nn.Linear, ...]
 
-    def __call__(self, state: Int[Array, ""]) -> Float[Array, " actions"]:
+    def __call__(self, state: State) -> Float[Array, " actions"]:
         x = self.first(state)
         for layer in self.rest:
             x = layer(jax.nn.leaky_relu(x))
@@ -67,7 +77,7 @@ class Network(AbstractDesign):
     r"""Hidden layers of equal width; weights start uniform in $\pm 1 / \sqrt{\text{inputs}}$.
 
     On a grid the input is the one-hot code of each coordinate, elsewhere what the
-    environment's `observe` gives.
+    environment's `observe` gives; or the state itself where states are not enumerated.
 
     Attributes:
         width: of each hidden layer.
@@ -82,13 +92,16 @@ class Network(AbstractDesign):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
-    def __call__(self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None) -> MLP:
+    def __call__(self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None) -> MLP:
         first_key, *keys = jax.random.split(key, self.depth + 1)
         sizes = [self.width] * (self.depth - 1) + [outputs or env.num_actions]
         rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(sizes, keys, strict=True)]
         return MLP(self._first(env, first_key), tuple(rest))
 
-    def _first(self, env: StateSpace, key: PRNGKeyArray) -> Look | Read:
+    def _first(self, env: AbstractEnv, key: PRNGKeyArray) -> Look | Read | Flat:
+        if not isinstance(env, StateSpace):
+            numbers = sum(np.size(x) for x in jax.tree.leaves(env.init()))
+            return Flat(eqx.nn.Linear(numbers, self.width, key=key))
         if isinstance(env.env, OnGrid):
             start = np.cumsum([0, *env.env.sides])
             linear = eqx.nn.Linear(int(start[-1]), self.width, key=key)

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..statespace import StateSpace
+from ..envs.base import AbstractEnv
+from ..statespace import StateSpace, require_space
 from .base import AbstractDesign, AbstractPolicy, masked_softmax
 
 
@@ -16,6 +17,10 @@ class Tabular(AbstractPolicy):
     def __call__(self, state: Int[Array, ""]) -> Float[Array, " actions"]:
         # Terminal numbers, which pad a trajectory, read the last row; masks discard it.
         return self.logits.at[state].get(mode="clip")
+
+    @property
+    def by_rows(self) -> bool:
+        return False  # a gradient has a number for each state
 
     @classmethod
     def forward(cls, space: StateSpace) -> "Tabular":
@@ -32,9 +37,10 @@ class Table(AbstractDesign):
     """A table of logits, uniform at first: the paper's tabular experiments."""
 
     def __call__(
-        self, env: StateSpace, *, key: PRNGKeyArray, outputs: int | None = None
+        self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> Tabular:
-        return Tabular(jnp.zeros((env.num_inner, outputs or env.num_actions)))
+        space = require_space(env, "a table")
+        return Tabular(jnp.zeros((space.num_inner, outputs or space.num_actions)))
 
 
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:

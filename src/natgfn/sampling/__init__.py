@@ -8,6 +8,7 @@ from .proposals import UniformMixture as UniformMixture
 from .rollout import PathLogProbs as PathLogProbs
 from .rollout import Trajectories as Trajectories
 from .rollout import log_probs as log_probs
+from .rollout import retrace as retrace
 from .rollout import rollback as rollback
 from .rollout import rollout as rollout
 from .rollout import taken as taken

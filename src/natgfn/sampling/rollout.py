@@ -55,9 +55,9 @@ def rollout(
 ) -> Trajectories:
     """Draw `num` trajectories from the source to a terminal state."""
 
-    def act(states, uniform):
+    def act(states, live, uniform):
         mask = jax.vmap(env.forward_mask)(states)
-        log_pf = policy.log_probs(jax.vmap(policy)(states), mask)
+        log_pf = policy.log_probs(policy.many(states, live), mask)
         actions = invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform)
         return actions, jax.vmap(env.step)(states, actions)
 
@@ -70,9 +70,9 @@ def rollback(
 ) -> Trajectories:
     """Draw a trajectory to each of the terminal states `ends` from the backward policy."""
 
-    def act(states, uniform):
+    def act(states, live, uniform):
         mask = jax.vmap(env.backward_mask)(states)
-        log_pb = policy.log_probs(jax.vmap(policy)(states), mask)
+        log_pb = policy.log_probs(policy.many(states, live), mask)
         actions = invert_cdf(jnp.exp(log_pb), uniform)
         return actions, jax.vmap(env.undo)(states, actions)
 
@@ -92,6 +92,24 @@ def rollback(
     return Trajectories(states, jnp.where(live, actions, 0), live)
 
 
+def retrace(
+    env: AbstractEnv, actions: Int[Array, "times n"], lengths: Int[Array, " n"]
+) -> Trajectories:
+    """The trajectories of given actions."""
+    live = jnp.arange(len(actions))[:, None] < lengths
+    start = jax.tree.map(lambda x: jnp.repeat(x[None], lengths.size, axis=0), env.init())
+
+    def follow(now, step):
+        action, alive = step
+        moved = jax.vmap(env.step)(now, action)
+        now = jax.tree.map(lambda new, old: _where(alive, new, old), moved, now)
+        return now, now
+
+    _, later = jax.lax.scan(follow, start, (actions, live))
+    states = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start, later)
+    return Trajectories(states, jnp.where(live, actions, 0), live)
+
+
 def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Trajectories:
     """Let every state act until all have finished, and no longer."""
     num = jax.tree.leaves(start)[0].shape[0]
@@ -106,7 +124,7 @@ def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Traject
         lengths: Int[Array, " n"]
 
     def advance(walk: Walk) -> Walk:
-        actions, moved = act(walk.now, uniforms[walk.time])
+        actions, moved = act(walk.now, walk.live, uniforms[walk.time])
         now = jax.tree.map(lambda new, old: _where(walk.live, new, old), moved, walk.now)
         return Walk(
             walk.time + 1,
@@ -168,7 +186,9 @@ def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs
     """Evaluate both policies along `paths`, once."""
 
     def evaluate(policy, mask, states):
-        logits = jax.vmap(jax.vmap(policy))(states)
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
+        logits = policy.many(flat, paths.live.ravel())
+        logits = logits.reshape(*paths.live.shape, -1)
         return policy.log_probs(logits, jax.vmap(jax.vmap(mask))(states))
 
     forward = evaluate(flow.forward, env.forward_mask, paths.before)

@@ -29,9 +29,8 @@ from jaxtyping import Array, Bool, Float, Int
 from ..envs.base import AbstractEnv
 from ..fisher import Scalar
 from ..objectives import Batch, residual_rows
-from ..occupancy.base import require_space
 from ..policies import Flow, Tabular, masked_log_softmax
-from ..statespace import StateSpace
+from ..statespace import StateSpace, require_space
 
 
 def proximal_step(

@@ -9,3 +9,4 @@ from .programming import log_path_counts as log_path_counts
 from .programming import occupancy as occupancy
 from .programming import timed_occupancy as timed_occupancy
 from .space import StateSpace as StateSpace
+from .space import require_space as require_space

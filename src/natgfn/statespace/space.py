@@ -116,3 +116,13 @@ class StateSpace(AbstractEnv):
 
     def log_reward(self, state: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.asarray(self.log_rewards)[state - self.num_inner]
+
+
+def require_space(env: AbstractEnv, what: str) -> StateSpace:
+    """`env`, if it has been enumerated."""
+    if isinstance(env, StateSpace):
+        return env
+    raise ValueError(
+        f"{what} needs every state; enumerate the environment first "
+        "(natgfn.statespace.enumerate_states), or use occupancy.Sampled"
+    )

@@ -10,5 +10,6 @@ from .loop import train as train
 from .run import Run as Run
 from .sources import AbstractSource as AbstractSource
 from .sources import Fresh as Fresh
+from .sources import Recall as Recall
 from .sources import Replay as Replay
 from .teacher import Teacher as Teacher

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from ..envs.base import AbstractEnv
 from ..objectives import Batch
 from ..optim import Euclidean
 from ..policies import AbstractDesign, Flow, Table, Uniform
 from ..sampling import OnPolicy, log_probs, rollout
-from ..statespace import StateSpace
 from .sources import AbstractSource
 
 
@@ -102,7 +102,7 @@ class ACE(AbstractSource):
         return Explorer(eqx.apply_updates(memory.flow, updates), optimiser)
 
 
-def explorer_losses(ace: ACE, env: StateSpace, explorer: Flow, batch: Batch) -> Float[Array, " n"]:
+def explorer_losses(ace: ACE, env: AbstractEnv, explorer: Flow, batch: Batch) -> Float[Array, " n"]:
     r"""$\ell_E$ of each trajectory."""
     log_reward = jax.vmap(env.log_reward)(batch.paths.last)
     forward = log_probs(env, explorer, batch.paths).forward

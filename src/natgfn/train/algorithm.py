@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
+from ..envs.base import AbstractEnv
 from ..objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
 from ..optim import AbstractRule
 from ..policies import Flow
@@ -16,7 +17,7 @@ from ..statespace import StateSpace
 from .sources import AbstractSource, Fresh
 
 _MEMORY = 0x3E3
-"""Sets the key of what a source starts with apart from those of training."""
+"""Sets the keys of what a source remembers apart from those of training."""
 
 
 class TrainState(eqx.Module):
@@ -26,8 +27,8 @@ class TrainState(eqx.Module):
     optimiser: PyTree
     memory: PyTree
     """What the source of trajectories remembers."""
-    visited: Bool[Array, " objects"]
-    """Which objects training has drawn so far."""
+    visited: Bool[Array, " objects"] | None
+    """Which objects training has drawn so far, where they have been enumerated."""
     key: UInt32[Array, "2"]
     step: Int[Array, ""]
     rejected: Int[Array, ""]
@@ -45,7 +46,7 @@ class Algorithm(eqx.Module):
     r"""Damped natural-gradient training (`alg:natgrad_gflownet`), or any other update rule.
 
     Attributes:
-        env: the environment, enumerated.
+        env: the environment, enumerated or not.
         rule: how a batch becomes an update.
         objective: what is minimised.
         proposal: $\mu$, which draws new trajectories.
@@ -55,7 +56,7 @@ class Algorithm(eqx.Module):
         batch: trajectories an update.
     """
 
-    env: StateSpace
+    env: AbstractEnv
     rule: AbstractRule
     objective: AbstractObjective = TrajectoryBalance()
     proposal: AbstractProposal = OnPolicy()
@@ -72,11 +73,12 @@ class Algorithm(eqx.Module):
     def init(self, flow: Flow, seed: int) -> TrainState:
         params = eqx.filter(flow, eqx.is_inexact_array)
         key = jax.random.key(seed)
+        env = self.env
         return TrainState(
             flow=flow,
             optimiser=self.rule.transform().init(params),
             memory=self.source.init(self.env, flow, key=jax.random.fold_in(key, _MEMORY)),
-            visited=jnp.zeros(self.env.num_terminal, bool),
+            visited=jnp.zeros(env.num_terminal, bool) if isinstance(env, StateSpace) else None,
             key=jax.random.key_data(key),
             step=jnp.array(0),
             rejected=jnp.array(0),
@@ -105,19 +107,19 @@ class Algorithm(eqx.Module):
 
     def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
         key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))
-        flow = state.flow
-        paths = self.source.draw(
-            self.env, flow, self.proposal, self.batch, state.memory, state.step, key=sample_key
-        )
+        flow, of_draws = state.flow, (self.env, state.flow, self.proposal, self.batch)
+        new_key = jax.random.fold_in(sample_key, _MEMORY)
+        memory = self.source.gather(*of_draws, state.memory, key=new_key)
+        paths = self.source.draw(*of_draws, memory, state.step, key=sample_key)
         batch = self.evaluate(flow, paths)
-        batch = self.source.weigh(flow, batch, state.memory, state.step)
+        batch = self.source.weigh(flow, batch, memory, state.step)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         gradient: Any = batch.gradient()
         context = self.rule.context(self.env, flow, batch)
         updates, optimiser = self.rule.transform().update(
             gradient, state.optimiser, params, **context
         )
-        memory = self.source.learn(self.env, batch, state.memory, state.step)
+        memory = self.source.learn(self.env, batch, memory, state.step)
         proposed = (eqx.apply_updates(params, updates), optimiser, memory)
         accepted = all_finite(proposed)
         params, optimiser, memory = jax.tree.map(
@@ -125,11 +127,14 @@ class Algorithm(eqx.Module):
             proposed,
             (params, state.optimiser, state.memory),
         )
+        visited = state.visited
+        if isinstance(self.env, StateSpace) and visited is not None:
+            visited = visited.at[paths.last - self.env.num_inner].set(True)
         new_state = TrainState(
             flow=eqx.combine(params, static),
             optimiser=optimiser,
             memory=memory,
-            visited=state.visited.at[paths.last - self.env.num_inner].set(True),
+            visited=visited,
             key=jax.random.key_data(key),
             step=state.step + 1,
             rejected=state.rejected + ~accepted,

@@ -21,7 +21,7 @@ from ..objectives import AbstractObjective, TrajectoryBalance
 from ..optim import AbstractRule, SampleSpace
 from ..policies import AbstractDesign, AbstractPolicy, Flow, Table, Uniform
 from ..sampling import AbstractProposal, OnPolicy, Weighting
-from ..statespace import StateSpace, enumerate_states
+from ..statespace import StateSpace, enumerate_states, require_space
 from . import checkpoint
 from .algorithm import Algorithm, TrainState, advance, stack_seeds
 from .record import Record, describe
@@ -112,7 +112,7 @@ def train(
     history: list[dict[str, Any]] = []
     if keeper is not None:
         states, history = keeper.open(states, resume)
-    with _bar(progress) as bar:
+    with progress_bar(progress) as bar:
         task = bar.add_task(
             progress if isinstance(progress, str) else "training", total=updates, note=""
         )
@@ -146,7 +146,7 @@ class _Job:
 
     @property
     def space(self) -> StateSpace:
-        return self.algorithm.env
+        return require_space(self.algorithm.env, "training")
 
     def run(self, states: TrainState, history: list[dict[str, Any]], out: Path | None) -> Run:
         return Run(self.space, self.algorithm, states, history, self.configuration, out)
@@ -296,7 +296,8 @@ class _Keeper:
         checkpoint.save(self.checkpoint, states, self.configuration)
 
 
-def _bar(progress: bool | str) -> Progress:
+def progress_bar(progress: bool | str) -> Progress:
+    """Shown if `progress` is anything but false; a task has a `note`."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

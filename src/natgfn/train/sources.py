@@ -2,16 +2,18 @@
 
 from abc import abstractmethod
 from functools import partial
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
+from ..envs.base import AbstractEnv
 from ..objectives import Batch
 from ..policies import Flow
-from ..sampling import AbstractProposal, Buffer, Trajectories, rollback, rollout
-from ..statespace import StateSpace
+from ..sampling import AbstractProposal, Buffer, Trajectories, retrace, rollback, rollout
+from ..statespace import require_space
 
 PRIORITIES = ("reward", "loss", "teacher", "none")
 
@@ -20,13 +22,26 @@ class AbstractSource(eqx.Module):
     """Draws the trajectories of each update, and learns from them."""
 
     @abstractmethod
-    def init(self, env: StateSpace, flow: Flow, *, key: PRNGKeyArray) -> PyTree:
+    def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> PyTree:
         """What it remembers before the first update."""
+
+    def gather(
+        self,
+        env: AbstractEnv,
+        flow: Flow,
+        proposal: AbstractProposal,
+        num: int,
+        memory: PyTree,
+        *,
+        key: PRNGKeyArray,
+    ) -> PyTree:
+        """What it remembers when it draws; for those that keep trajectories, with new ones."""
+        return memory
 
     @abstractmethod
     def draw(
         self,
-        env: StateSpace,
+        env: AbstractEnv,
         flow: Flow,
         proposal: AbstractProposal,
         num: int,
@@ -48,7 +63,7 @@ class AbstractSource(eqx.Module):
         return eqx.tree_at(lambda b: [b.weights, b.omega], batch, weights)
 
     @abstractmethod
-    def learn(self, env: StateSpace, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
+    def learn(self, env: AbstractEnv, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
         """What it remembers after that update."""
 
 
@@ -60,6 +75,57 @@ class Fresh(AbstractSource):
 
     def draw(self, env, flow, proposal, num, memory, step, *, key):
         return rollout(env, flow.forward, proposal, num, key=key)
+
+    def learn(self, env, batch, memory, step):
+        return memory
+
+
+class Paths(NamedTuple):
+    """What `Recall` remembers: the actions of trajectories, and how many it has seen."""
+
+    actions: Int[Array, "capacity times"]
+    lengths: Int[Array, " capacity"]
+    seen: Int[Array, ""]
+
+
+class Recall(AbstractSource):
+    r"""Trajectories as they were drawn, from a circular buffer (`app:sachs_dag_details`).
+
+    Before each update, new ones replace the oldest; then as many are drawn from all of them,
+    uniformly and without replacement. No $\mu$ drew such a batch: its weights are one.
+
+    Attributes:
+        capacity: of the buffer.
+    """
+
+    capacity: int = 2_000
+
+    def __check_init__(self):
+        if self.capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {self.capacity}")
+
+    def init(self, env, flow, *, key):
+        actions = jnp.zeros((self.capacity, env.max_steps), jnp.int32)
+        return Paths(actions, actions[:, 0], jnp.array(0))
+
+    def gather(self, env, flow, proposal, num, memory, *, key):
+        if num > self.capacity:
+            raise ValueError(f"capacity must be at least the batch, {num}, got {self.capacity}")
+        new = rollout(env, flow.forward, proposal, num, key=key)
+        place = (memory.seen + jnp.arange(num)) % self.capacity
+        return Paths(
+            memory.actions.at[place].set(new.actions.T),
+            memory.lengths.at[place].set(new.lengths),
+            memory.seen + num,
+        )
+
+    def draw(self, env, flow, proposal, num, memory, step, *, key):
+        filled = jnp.arange(self.capacity) < memory.seen
+        _, picked = jax.lax.top_k(jnp.where(filled, jax.random.uniform(key, filled.shape), -1), num)
+        return retrace(env, memory.actions[picked].T, memory.lengths[picked])
+
+    def is_fresh(self, memory, step):
+        return jnp.array(False)
 
     def learn(self, env, batch, memory, step):
         return memory
@@ -90,7 +156,7 @@ class Replay(AbstractSource):
             raise ValueError(f"capacity must be at least 1, got {self.capacity}")
 
     def init(self, env, flow, *, key):
-        tenth = max(env.num_terminal // 10, 1)
+        tenth = max(require_space(env, "replay of objects").num_terminal // 10, 1)
         return Buffer.empty(tenth if self.capacity is None else self.capacity)
 
     def draw(self, env, flow, proposal, num, memory, step, *, key):
@@ -107,7 +173,7 @@ class Replay(AbstractSource):
         remember = partial(self.remember, env, batch, memory)
         return jax.lax.cond(self.is_fresh(memory, step), remember, lambda: memory)
 
-    def remember(self, env: StateSpace, batch: Batch, memory: Buffer) -> Buffer:
+    def remember(self, env: AbstractEnv, batch: Batch, memory: Buffer) -> Buffer:
         """Insert the objects of a batch."""
         ends = batch.paths.last
         priorities = {
@@ -116,15 +182,16 @@ class Replay(AbstractSource):
             "teacher": teacher_reward(batch.balance),
             "none": jnp.zeros(batch.size),
         }
-        return memory.insert(ends - env.num_inner, priorities[self.priority])
+        space = require_space(env, "replay of objects")
+        return memory.insert(ends - space.num_inner, priorities[self.priority])
 
 
 def replay(
-    env: StateSpace, flow: Flow, memory: Buffer, num: int, *, key: PRNGKeyArray
+    env: AbstractEnv, flow: Flow, memory: Buffer, num: int, *, key: PRNGKeyArray
 ) -> Trajectories:
     """Draw objects from a buffer, and a path to each."""
     draw_key, path_key = jax.random.split(key)
-    ends = env.num_inner + memory.draw(num, key=draw_key)
+    ends = require_space(env, "replay of objects").num_inner + memory.draw(num, key=draw_key)
     return rollback(env, flow.backward, ends, key=path_key)
 
 

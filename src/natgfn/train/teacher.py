@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from ..envs.base import AbstractEnv
 from ..objectives import Batch
 from ..optim import Adam
 from ..policies import AbstractDesign, Flow, Network
 from ..sampling import Buffer, OnPolicy, log_probs, rollout
-from ..statespace import StateSpace
 from .sources import AbstractSource, Replay, replay, teacher_reward
 
 
@@ -71,7 +71,7 @@ class Teacher(AbstractSource):
         return Lesson(buffer, eqx.apply_updates(memory.flow, updates), optimiser)
 
 
-def teacher_residuals(env: StateSpace, teacher: Flow, batch: Batch) -> Float[Array, " n"]:
+def teacher_residuals(env: AbstractEnv, teacher: Flow, batch: Batch) -> Float[Array, " n"]:
     """Trajectory balance of the teacher, on the student's trajectories and residuals."""
     probs = log_probs(env, teacher, batch.paths)
     target = jnp.log(teacher_reward(batch.balance) + 1e-8)

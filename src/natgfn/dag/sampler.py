@@ -1,0 +1,138 @@
+r"""A trained sampler of graphs, and how good it is.
+
+A trajectory $\tau$ to the graph $G$ gives $\log w = \log R(G) + \log P_B(\tau \mid G) - \log
+P_F(\tau)$, an estimate of $\log Z$ that does not vary where the sampler is exact. The mean of $w$
+is $Z$, and averages over graphs weighted by $w$ are averages over the posterior, whatever the
+sampler; the effective sample size $(\sum w)^2 / \sum w^2$ says how many exact samples they are
+worth.
+"""
+
+import equinox as eqx
+import jax
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Bool, Float, Int
+from scipy.special import logsumexp
+
+from ..envs.dags import Dags
+from ..objectives.base import surplus
+from ..policies import Flow
+from ..sampling import OnPolicy, log_probs, rollout
+from .exact import ExactPosterior
+from .metrics import largest_error, mean_error
+from .posterior import AbstractPosterior
+
+_TOGETHER = 500
+
+
+class Draws(eqx.Module):
+    r"""Independent graphs of a sampler.
+
+    Attributes:
+        graphs: adjacency matrices.
+        log_weights: $\log w$ of each.
+        log_rewards: $\log R$ of each, in float64.
+    """
+
+    graphs: Int[np.ndarray, "n d d"]
+    log_weights: Float[np.ndarray, " n"]
+    log_rewards: Float[np.ndarray, " n"]
+
+    @property
+    def log_z(self) -> float:
+        return float(logsumexp(self.log_weights) - np.log(len(self.log_weights)))
+
+    @property
+    def shares(self) -> Float[np.ndarray, " n"]:
+        """The weights, which add up to one."""
+        return np.exp(self.log_weights - logsumexp(self.log_weights))
+
+    @property
+    def effective_samples(self) -> float:
+        return float(1 / np.sum(self.shares**2))
+
+
+class SampledPosterior(AbstractPosterior):
+    r"""What a trained sampler draws. Nothing here is exact: `quality` says how far to trust it.
+
+    Attributes:
+        names: of the variables.
+        env: the construction of graphs.
+        flow: the policies and the learned $\log Z$.
+        draws: graphs that training has not seen; `edge_marginals` are their frequencies.
+    """
+
+    names: tuple[str, ...]
+    env: Dags
+    flow: Flow
+    draws: Draws
+
+    @property
+    def edge_marginals(self) -> pd.DataFrame:
+        return self.frame(self.draws.graphs.mean(axis=0))
+
+    @property
+    def corrected_marginals(self) -> pd.DataFrame:
+        """The probabilities of edges with the sampler's error weighted away."""
+        return self.frame(np.einsum("n,nij->ij", self.draws.shares, self.draws.graphs))
+
+    @property
+    def log_z(self) -> float:
+        """Relative to the empty graph, from the weights of all draws."""
+        return self.draws.log_z
+
+    @property
+    def expected_log_reward(self) -> float:
+        return float(self.draws.log_rewards.mean())
+
+    def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
+        return draw(self.env, self.flow, count, seed=seed).graphs
+
+    def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
+        """The most probable graphs among the draws; $R / Z$ with the estimated $Z$."""
+        graphs, first = np.unique(self.draws.graphs, axis=0, return_index=True)
+        rewards = self.draws.log_rewards[first]
+        best = np.argsort(-rewards)[:count]
+        return graphs[best], np.exp(rewards[best] - self.log_z)
+
+    def quality(self) -> dict[str, float]:
+        """What can be said without the exact posterior: zero, but for the last, if perfect."""
+        residuals = float(self.flow.log_z) - self.draws.log_weights
+        return {
+            "held_out_residual_median_size": float(np.median(np.abs(residuals))),
+            "held_out_residual_deviation": float(residuals.std()),
+            "largest_correction_of_a_marginal": largest_error(
+                self.edge_marginals.to_numpy(), self.corrected_marginals.to_numpy()
+            ),
+            "effective_sample_share": self.draws.effective_samples / len(self.draws.graphs),
+        }
+
+    def errors(self, exact: ExactPosterior) -> dict[str, float]:
+        """The distance to the exact posterior; that of marginals includes the noise of draws."""
+        truth = exact.edge_marginals.to_numpy()
+        found, corrected = self.edge_marginals.to_numpy(), self.corrected_marginals.to_numpy()
+        return {
+            "largest_error_of_a_marginal": largest_error(found, truth),
+            "mean_error_of_a_marginal": mean_error(found, truth),
+            "largest_error_of_a_corrected_marginal": largest_error(corrected, truth),
+            "expected_edges_error": self.expected_edges - exact.expected_edges,
+            "expected_log_reward_error": self.expected_log_reward - exact.expected_log_reward,
+            "log_z_error": self.log_z - exact.log_z,
+            "learned_log_z_error": float(self.flow.log_z) - exact.log_z,
+        }
+
+
+def draw(env: Dags, flow: Flow, count: int, *, seed: int) -> Draws:
+    """Independent graphs from the forward policy."""
+    key, starts = jax.random.key(seed), range(0, count, _TOGETHER)
+    found = [_draw(env, flow, jax.random.fold_in(key, start)) for start in starts]
+    edges, surpluses = (np.concatenate(x)[:count] for x in zip(*found, strict=True))
+    bits = np.einsum("nij,i->nj", edges.astype(np.int64), 1 << np.arange(env.size))
+    rewards = env.log_weights[np.arange(env.size), bits].sum(axis=1)
+    return Draws(edges.astype(np.int8), -surpluses.astype(float), rewards)
+
+
+@eqx.filter_jit
+def _draw(env: Dags, flow: Flow, key: jax.Array) -> tuple[Bool[Array, "n d d"], Float[Array, " n"]]:
+    paths = rollout(env, flow.forward, OnPolicy(), _TOGETHER, key=key)
+    return paths.last.edges, surplus(env, paths, log_probs(env, flow, paths))

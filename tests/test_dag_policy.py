@@ -1,0 +1,192 @@
+"""Policies for graphs: the transformer against its definition, the guide against its sums."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dag_oracles import random_weights
+from oracles import float64
+
+from natgfn.benchmarks.dag import operations
+from natgfn.dag.guide import Guide, Guided
+from natgfn.envs import Hypergrid
+from natgfn.envs.dags import Dag, Dags
+from natgfn.fisher import Fisher, Occupancy
+from natgfn.policies import Flow, Network, Uniform, transformer
+from natgfn.policies.transformer import LinearTransformer, Transformer
+from natgfn.sampling import OnPolicy, log_probs, rollout
+
+SMALL = Transformer(width=8, depth=2, heads=2, feed=12)
+
+
+def some_states(env: Dags, count: int = 20) -> Dag:
+    paths = rollout(env, Uniform(env.num_actions), OnPolicy(), count, key=jax.random.key(3))
+    times = np.random.default_rng(0).integers(0, np.asarray(paths.lengths))
+    return jax.tree.map(lambda x: x[times, jnp.arange(count)], paths.states)
+
+
+def by_definition(policy: LinearTransformer, edges: np.ndarray) -> np.ndarray:
+    """Token by token, head by head."""
+    get = lambda x: np.asarray(x, np.float64)  # noqa: E731
+
+    def norm(module, x):
+        centred = x - x.mean()
+        return centred / np.sqrt((centred**2).mean() + 1e-5) * get(module.scale) + get(module.bias)
+
+    def dense(module, x):
+        return x @ get(module.weight) + get(module.bias)
+
+    def phi(x):
+        return np.where(x > 0, x + 1, np.exp(x))
+
+    size, width = policy.source.shape
+    tokens = [
+        get(policy.source)[i] + get(policy.target)[j] + get(policy.presence)[int(edges[i, j])]
+        for i in range(size) for j in range(size) if i != j
+    ]  # fmt: skip
+    for layer in policy.layers:
+        projected = [np.split(dense(layer.project, norm(layer.before, x)), 3) for x in tokens]
+        after = []
+        for x, (q, _, _) in zip(tokens, projected, strict=True):
+            heads = []
+            for part in np.split(np.arange(width), policy.heads):
+                weights = np.array([phi(q[part]) @ phi(k[part]) for _, k, _ in projected])
+                values = np.array([v[part] for _, _, v in projected])
+                heads.append(weights @ values / weights.sum())
+            y = x + dense(layer.out, np.concatenate(heads))
+            hidden = np.maximum(dense(layer.up, norm(layer.middle, y)), 0)
+            after.append(y + dense(layer.down, hidden))
+        tokens = after
+    tokens = [norm(policy.last, x) for x in tokens]
+    stop = dense(policy.stop, np.mean(tokens, axis=0))
+    return np.array([*(dense(policy.edge, x)[0] for x in tokens), stop[0]])
+
+
+def wide(policy):
+    return jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, policy)
+
+
+@float64
+def test_the_transformer_is_what_its_definition_says():
+    env = Dags(random_weights(4, 1.0, 0))
+    policy = wide(SMALL(env, key=jax.random.key(0)))
+    # Norms and biases start at ones and zeros: random ones, so that none can be forgotten.
+    leaves, tree = jax.tree.flatten(policy)
+    rng = np.random.default_rng(1)
+    policy = jax.tree.unflatten(tree, [x + 0.1 * rng.normal(size=x.shape) for x in leaves])
+    states = some_states(env, 5)
+    expected = np.stack([by_definition(policy, np.asarray(x)) for x in states.edges])
+    both = jax.jit(lambda policy, states: (jax.vmap(policy)(states), policy.many(states)))
+    for found in both(policy, states):
+        np.testing.assert_allclose(found, expected, atol=1e-10)
+
+
+@float64
+def test_chunks_and_padding_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transformer, "CHUNK", 8)
+    env = Dags(random_weights(4, 1.0, 0))
+    policy = wide(SMALL(env, key=jax.random.key(0)))
+    states, live = some_states(env), jnp.arange(20) % 3 != 1
+    weights = jnp.where(live[:, None], jax.random.normal(jax.random.key(1), (20, 13)), 0.0)
+    params, static = eqx.partition(policy, eqx.is_inexact_array)
+
+    def plain(params):
+        return jnp.sum(weights * jax.vmap(eqx.combine(params, static))(states))
+
+    def chunked(params):
+        found = eqx.combine(params, static).many(states, live)
+        return jnp.sum(jnp.where(live[:, None], weights * found, 0.0))
+
+    for one, other in zip(
+        jax.tree.leaves(jax.jit(jax.value_and_grad(plain))(params)),
+        jax.tree.leaves(jax.jit(jax.value_and_grad(chunked))(params)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-10)
+
+
+@float64
+def test_the_fisher_of_the_transformer_is_that_of_its_states():
+    env = Dags(random_weights(3, 1.0, 0))
+    policy = wide(Transformer(width=4, depth=1, heads=2, feed=4)(env, key=jax.random.key(0)))
+    states = some_states(env, 6)
+    weights = jnp.array([0.5, 0.0, 1.0, 0.2, 0.0, 0.3])
+    fisher = Fisher(env, policy, Occupancy(states, weights))
+    params, static = eqx.partition(policy, eqx.is_inexact_array)
+    v = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=float)).reshape(x.shape), params)
+
+    mask = jax.vmap(env.forward_mask)(states)
+
+    def log_probs_of(params):
+        logits = jax.vmap(eqx.combine(params, static))(states)
+        return jnp.where(mask, policy.log_probs(logits, mask), 0.0)
+
+    probs, change = jax.jit(lambda p, v: jax.jvp(log_probs_of, (p,), (v,)))(params, v)
+    quadratic = jnp.sum(weights[:, None] * jnp.where(mask, jnp.exp(probs), 0.0) * change**2)
+    product = eqx.filter_jit(lambda fisher, v: fisher.mv(v))(fisher, v)
+    found = sum(
+        jnp.sum(x * y) for x, y in zip(jax.tree.leaves(v), jax.tree.leaves(product), strict=True)
+    )
+    np.testing.assert_allclose(found, quadratic, rtol=1e-10)
+
+
+def test_operations_are_those_of_every_matrix_product():
+    # Two tokens of two variables: q, k, v and out, two products of a head, up and down; heads.
+    design = Transformer(width=4, depth=1, heads=2, feed=3)
+    token = 4 * 16 + 2 * (2 * 2 * 2) + 2 * 12 + 4
+    assert operations(design, 2) == 2 * (2 * token + 4)
+
+
+def test_a_transformer_is_for_graphs():
+    with pytest.raises(ValueError, match="multiple of heads"):
+        Transformer(width=6, heads=4)
+    with pytest.raises(ValueError, match="each edge of a graph"):
+        Transformer()(Hypergrid(), key=jax.random.key(0))
+
+
+def test_the_guide_sums_over_what_can_become_of_each_child():
+    table = random_weights(4, 2.0, 5)
+    env = Dags(table)
+    guide, states = Guide.of(env), some_states(env)
+    found = np.asarray(guide.many(states))
+    for state in range(20):
+        edges, reached = (np.asarray(x[state]) for x in (states.edges, states.reached))
+
+        def total(child, now, later):
+            sets = np.arange(16)
+            inside = (sets & now == now) & (sets & ~(now | later) == 0)
+            return np.log(np.exp(table[child, inside]).sum())
+
+        stop = 0.0
+        for child in range(4):
+            now = int(edges[:, child] @ 2 ** np.arange(4))
+            later = int((~edges & ~reached)[:, child] @ 2 ** np.arange(4))
+            before = total(child, now, later)
+            stop += table[child, now] - before
+            for parent in range(4):
+                if later >> parent & 1:
+                    action = parent * 3 + child - (child > parent)
+                    gain = total(child, now | 1 << parent, later & ~(1 << parent)) - before
+                    expected = gain - np.log(1 + edges.sum())
+                    assert found[state, action] == pytest.approx(expected, abs=1e-4)
+        assert found[state, -1] == pytest.approx(stop, abs=1e-4)
+
+
+def test_a_network_corrects_the_guide_and_alone_is_trained():
+    env = Dags(random_weights(3, 1.0, 0))
+    network = Network(8, 1)(env, key=jax.random.key(0))
+    policy = Guided(Guide.of(env), network)
+    states = some_states(env, 4)
+    expected = policy.guide.many(states) + jax.vmap(network)(states)
+    np.testing.assert_allclose(policy.many(states), expected, rtol=1e-6)
+
+    @eqx.filter_jit
+    def gradient(flow):
+        paths = rollout(env, flow.forward, OnPolicy(), 4, key=jax.random.key(0))
+        return eqx.filter_grad(lambda f: jnp.sum(log_probs(env, f, paths).forward))(flow)
+
+    found = gradient(Flow(policy, Uniform.backward(env), jnp.array(0.0)))
+    trained = jax.tree.leaves(eqx.filter(found, eqx.is_inexact_array))
+    ours = jax.tree.leaves(eqx.filter(network, eqx.is_inexact_array))
+    assert len(trained) == len(ours) + 1
