@@ -81,7 +81,7 @@ def _iterate(
 
 
 _TOLERANCE, _ITERATIONS = 1e-3, 100
-"""Of conjugate gradients. More of them changed no figure of `natgfn reproduce objectives`."""
+"""Of conjugate gradients, in the relative residual."""
 
 
 def residual_gram(
