@@ -129,6 +129,8 @@ def fit(
     typer.echo(_headline(found))
     share = summary["quality"]["effective_sample_share"]
     typer.echo(f"effective sample size of importance-corrected estimates: {share:.0%} of the draws")
+    if found.rejected:
+        typer.echo(f"{found.rejected} updates were not finite, and were rejected")
     if "distance_to_exact" in summary:
         error = summary["distance_to_exact"]["largest_error_of_a_marginal"]
         typer.echo(f"no probability of an edge is further than {error:.2g} from the exact one")

@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Num
+from jaxtyping import Float, Num
 
 from ..envs.dags import Dags
 from ..objectives import Huber, TrajectoryBalance
 from ..optim import Adam
 from ..policies import AbstractDesign, Flow, Network, Uniform
 from ..sampling import UniformMixture
-from ..train import Algorithm, advance
-from ..train.algorithm import stack_seeds
-from ..train.loop import progress_bar
+from ..train import Algorithm
+from ..train.algorithm import TrainState, of_seed, stack_seeds
+from ..train.loop import Line, follow, rejections
 from .data import Data, Edge, load
 from .guide import Guide, Guided
 from .posterior import SAMPLES
@@ -72,14 +72,18 @@ def fit(
     data = table if isinstance(table, Data) else load(table)
     prior = replace(prior, forbid=(*prior.forbid, *forbid), require=(*prior.require, *require))
     env = Dags(log_weights(data, score_for(data, score), prior, temperature))
-    flow = train(env, policy, updates, batch, seed, progress)
-    return SampledPosterior(data.names, env, flow, draw(env, flow, SAMPLES, seed=seed + 1))
+    flow, rejected = train(env, policy, updates, batch, seed, progress)
+    draws = draw(env, flow, SAMPLES, seed=seed + 1)
+    return SampledPosterior(data.names, env, flow, draws, rejected)
 
 
 def train(
     env: Dags, policy: AbstractDesign, updates: int, batch: int, seed: int, progress: bool
-) -> Flow:
-    """The flow after all updates; rates fall from the first to the last like a cosine."""
+) -> tuple[Flow, int]:
+    """The flow after all updates, and how many were rejected.
+
+    Rates fall from the first update to the last like a cosine.
+    """
     forward = Guided(Guide.of(env), policy(env, key=jax.random.key(seed)))
     flow = Flow(forward, Uniform.backward(env), jnp.array(0.0))
     log_z = np.float32(draw(env, flow, 500, seed=seed).log_weights.mean())
@@ -91,14 +95,30 @@ def train(
         proposal=UniformMixture(0.01),
         batch=batch,
     ).with_traced_numbers()
-    states = stack_seeds(lambda seed: algorithm.init(flow, seed), [seed])
-    with progress_bar(progress) as bar:
-        task = bar.add_task("training", total=updates, note="")
-        for done in range(0, updates, _CHUNK):
-            height = _LEAST + (1 - _LEAST) * (1 + np.cos(np.pi * done / updates)) / 2
-            rates = [jnp.asarray(height * rate) for rate in (_RATE, _LOG_Z_RATE)]
-            algorithm = eqx.tree_at(lambda a: [a.rule.rate, a.rule.log_z_rate], algorithm, rates)
-            count = min(_CHUNK, updates - done)
-            states, losses = advance(algorithm, states, jnp.array(count))
-            bar.update(task, completed=done + count, note=f"loss {float(losses[0]):.3g}")
-    return jax.tree.map(lambda x: x[0] if eqx.is_array(x) else x, states.flow)
+
+    def at(done: int) -> Algorithm:
+        height = _LEAST + (1 - _LEAST) * (1 + np.cos(np.pi * done / updates)) / 2
+        rates = [jnp.asarray(height * rate) for rate in (_RATE, _LOG_Z_RATE)]
+        return eqx.tree_at(lambda a: [a.rule.rate, a.rule.log_z_rate], algorithm, rates)
+
+    states, history = follow(
+        at,
+        stack_seeds(lambda seed: algorithm.init(flow, seed), [seed]),
+        _look,
+        {},
+        updates=updates,
+        every=(_CHUNK,),
+        note=_note,
+        progress=progress,
+    )
+    return of_seed(states.flow, 0), sum(history[-1]["rejected"])
+
+
+def _look(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:
+    found = {"rejected": states.rejected.tolist()}
+    return found if losses is None else found | {"train_loss": losses.tolist()}
+
+
+def _note(line: Line) -> str:
+    loss = f"loss {line['train_loss'][0]:.3g}" if "train_loss" in line else ""
+    return loss + rejections(line)

@@ -60,12 +60,14 @@ class SampledPosterior(AbstractPosterior):
         env: the construction of graphs.
         flow: the policies and the learned $\log Z$.
         draws: graphs that training has not seen; `edge_marginals` are their frequencies.
+        rejected: how many updates would have produced a NaN or an infinity, and were not made.
     """
 
     names: tuple[str, ...]
     env: Dags
     flow: Flow
     draws: Draws
+    rejected: int = 0
 
     @property
     def edge_marginals(self) -> pd.DataFrame:
@@ -96,7 +98,7 @@ class SampledPosterior(AbstractPosterior):
         return graphs[best], np.exp(rewards[best] - self.log_z)
 
     def quality(self) -> dict[str, float]:
-        """What can be said without the exact posterior: zero, but for the last, if perfect."""
+        """What can be said without the exact posterior: a perfect share is 1, all else 0."""
         residuals = float(self.flow.log_z) - self.draws.log_weights
         return {
             "held_out_residual_median_size": float(np.median(np.abs(residuals))),
@@ -105,6 +107,7 @@ class SampledPosterior(AbstractPosterior):
                 self.edge_marginals.to_numpy(), self.corrected_marginals.to_numpy()
             ),
             "effective_sample_share": self.draws.effective_samples / len(self.draws.graphs),
+            "rejected_updates": self.rejected,
         }
 
     def errors(self, exact: ExactPosterior) -> dict[str, float]:

@@ -182,3 +182,8 @@ def stack_seeds(make: Callable[[int], TrainState], seeds: list[int]) -> TrainSta
         return jnp.stack(leaves).astype(leaves[0].dtype)
 
     return jax.tree.map(stack, *(make(seed) for seed in seeds))
+
+
+def of_seed(tree: PyTree, seed: int) -> Any:
+    """One seed of what `stack_seeds` has put together."""
+    return jax.tree.map(lambda x: x[seed] if eqx.is_array(x) else x, tree)

@@ -2,8 +2,9 @@
 
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..envs.base import AbstractEnv
@@ -107,33 +108,77 @@ def train(
         evaluate_every=evaluate_every,
         certify_every=certify_every,
     )
-    states, every, certify = job.states, job.configuration["evaluate_every"], certify_every
-    keeper = _Keeper(Path(out), job.configuration) if out is not None else None
-    history: list[dict[str, Any]] = []
+    states, history = follow(
+        lambda _: job.algorithm,
+        job.states,
+        partial(_look, job),
+        job.configuration,
+        updates=updates,
+        every=(job.configuration["evaluate_every"], *filter(None, [certify_every])),
+        note=_note,
+        out=None if out is None else Path(out),
+        resume=resume,
+        progress=progress,
+    )
+    return job.run(states, history, None if out is None else Path(out))
+
+
+Line = dict[str, Any]
+"""Of a record: `step` and `seconds`, and whatever was looked at."""
+
+
+def follow(
+    algorithm: Callable[[int], Algorithm],
+    states: TrainState,
+    look: Callable[[TrainState, Float[np.ndarray, " seeds"] | None], Line],
+    configuration: dict[str, Any],
+    *,
+    updates: int,
+    every: Sequence[int],
+    note: Callable[[Line], str],
+    out: Path | None = None,
+    resume: bool = False,
+    progress: bool | str = True,
+) -> tuple[TrainState, list[Line]]:
+    """Go on from `states` until `updates` have been made in all, and look every now and then.
+
+    Args:
+        algorithm: what makes the updates from a step on, until the next look.
+        states: where to start, unless there is a checkpoint to resume from.
+        look: a line of the record, from states and the mean losses since the last look.
+        configuration: what a checkpoint must have been made with.
+        updates: the step to stop at.
+        every: updates from one look to the next; where there are several, one at all of them.
+        note: what the progress bar says of a line.
+        out: a folder for the record and the checkpoint; nothing is written without it.
+        resume: go on from the checkpoint in `out`, if there is one.
+        progress: whether to show a progress bar, or the title to give it.
+    """
+    keeper = _Keeper(out, configuration) if out is not None else None
+    history: list[Line] = []
     if keeper is not None:
         states, history = keeper.open(states, resume)
+
+    def see(losses: Float[np.ndarray, " seeds"] | None, seconds: float) -> None:
+        start = {"step": int(states.step[0]), "seconds": round(seconds, 3)}
+        history.append(start | look(states, losses))
+        if keeper is not None:
+            keeper.keep(states, history[-1])
+
     with progress_bar(progress) as bar:
-        task = bar.add_task(
-            progress if isinstance(progress, str) else "training", total=updates, note=""
-        )
+        title = progress if isinstance(progress, str) else "training"
+        task = bar.add_task(title, total=updates, note="")
         if not history:
-            history.append(_look(job, states, None, 0.0))
-            if keeper is not None:
-                keeper.keep(states, history[-1])
+            see(None, 0.0)
         started, before = time.perf_counter(), history[-1]["seconds"]
         while (done := history[-1]["step"]) < updates:
-            bar.update(task, completed=done, note=_note(history[-1]))
-            count = min(every - done % every, updates - done)
-            if certify is not None:
-                count = min(count, certify - done % certify)
-            states, losses = advance(job.algorithm, states, jnp.array(count))
+            bar.update(task, completed=done, note=note(history[-1]))
+            count = min(updates - done, *(interval - done % interval for interval in every))
+            states, losses = advance(algorithm(done), states, jnp.array(count))
             losses = np.asarray(losses)
-            seconds = before + time.perf_counter() - started
-            history.append(_look(job, states, losses, seconds))
-            if keeper is not None:
-                keeper.keep(states, history[-1])
-        bar.update(task, completed=updates, note=_note(history[-1]))
-    return job.run(states, history, None if out is None else Path(out))
+            see(losses, before + time.perf_counter() - started)
+        bar.update(task, completed=updates, note=note(history[-1]))
+    return states, history
 
 
 @dataclass(frozen=True)
@@ -148,7 +193,7 @@ class _Job:
     def space(self) -> StateSpace:
         return require_space(self.algorithm.env, "training")
 
-    def run(self, states: TrainState, history: list[dict[str, Any]], out: Path | None) -> Run:
+    def run(self, states: TrainState, history: list[Line], out: Path | None) -> Run:
         return Run(self.space, self.algorithm, states, history, self.configuration, out)
 
 
@@ -241,17 +286,15 @@ def reopen(folder: str | Path, **arguments: Any) -> Run:
 _PARTS = ("rule", "objective", "proposal", "source", "reference", "weighting")
 
 
-def _look(job: _Job, states: TrainState, losses: Any, seconds: float) -> dict[str, Any]:
-    """One line of the record."""
+def _look(job: _Job, states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:
     metrics, _ = evaluate(job.space, states.flow)
-    line: dict[str, Any] = {"step": int(states.step[0]), "seconds": round(seconds, 3)}
-    line["rejected"] = states.rejected.tolist()
+    line: Line = {"rejected": states.rejected.tolist()}
     line["discovered"] = modes_discovered(job.space, states).tolist()
     # Before the first update there is no training loss: the expected one stands in.
     line["train_loss"] = (metrics["loss"] if losses is None else losses).tolist()
     line |= {name: value.tolist() for name, value in metrics.items()}
     certify = job.configuration["certify_every"]
-    if certify is not None and line["step"] % certify == 0:
+    if certify is not None and int(states.step[0]) % certify == 0:
         from ..certify.certificate import certify_states  # it certifies what this folder trains
 
         found = certify_states(job.algorithm, states)
@@ -271,7 +314,7 @@ class _Keeper:
         self.folder, self.configuration = folder, configuration
         self.record, self.checkpoint = Record(folder / RECORD), folder / CHECKPOINT
 
-    def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[dict[str, Any]]]:
+    def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[Line]]:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -286,7 +329,7 @@ class _Keeper:
         self.record.start(self.configuration)
         return states, []
 
-    def keep(self, states: TrainState, line: dict[str, Any]) -> None:
+    def keep(self, states: TrainState, line: Line) -> None:
         if CERTIFICATE in line:
             kept = snapshot(self.folder, line["step"])
             kept.parent.mkdir(exist_ok=True)
@@ -308,12 +351,17 @@ def progress_bar(progress: bool | str) -> Progress:
     )
 
 
-def _note(line: dict[str, Any]) -> str:
+def _note(line: Line) -> str:
     note = f"KL {np.mean(line['kl']):.2e}  TV {np.mean(line['tv']):.2e}"
     if CERTIFICATE in line:
         found = line[CERTIFICATE]
         # Of a network it is often only a lower bound.
         sign = "" if np.isfinite(found["rho_error"]).all() else ">= "
         note += f"  rho {sign}{np.mean(found['rho']):.2g}"
+    return note + rejections(line)
+
+
+def rejections(line: Line) -> str:
+    """The end of a note: how many steps were rejected, if any."""
     rejected = sum(line["rejected"])
-    return note + (f"  [red]{rejected} steps rejected[/red]" if rejected else "")
+    return f"  [red]{rejected} steps rejected[/red]" if rejected else ""

@@ -16,7 +16,7 @@ from ..metrics import evaluate
 from ..policies import Flow
 from ..sampling import OnPolicy, rollout
 from ..statespace import StateSpace
-from .algorithm import Algorithm, TrainState
+from .algorithm import Algorithm, TrainState, of_seed
 
 CERTIFICATE = "certificate"
 """Where a line of the record has its certificate, if it has one."""
@@ -75,7 +75,7 @@ class Run:
 
     def flow(self, seed: int = 0) -> Flow:
         """The policies and $\\log Z$ of one seed."""
-        return jax.tree.map(lambda x: x[seed] if isinstance(x, jax.Array) else x, self.state.flow)
+        return of_seed(self.state.flow, seed)
 
     def sample(self, num: int, *, seed: int = 0, key: int = 0) -> State:
         """Draw objects: terminal states of the environment along a leading axis."""
