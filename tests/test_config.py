@@ -66,7 +66,7 @@ def test_everything_exported_can_be_named():
     found = dict(catalogue())
     assert {"Hypergrid", "Triangles"} <= set(found["env"])
     assert {"Uniform", "Tabular", "PathCount", "Constant"} == set(found["backward"])
-    assert {"Squared", "Huber"} == set(found["objective.penalty"])
+    assert {"Squared", "Huber", "HalfHuber"} == set(found["objective.penalty"])
     assert {"Block", "Dense"} <= set(found["rule.solver"])
     names = [name for choices in found.values() for name in choices]
     assert not [name for name in names if name.startswith("Abstract") or name == "StateSpace"]

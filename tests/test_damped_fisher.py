@@ -17,7 +17,7 @@ from natgfn.optim import ControlledAdam, DampedFisher
 from natgfn.optim.damped_fisher import adaptive_solve, limit_predicted
 from natgfn.optim.trust_region import divergences
 from natgfn.policies import Flow, Network, Uniform
-from natgfn.solvers import ConjugateGradients
+from natgfn.solvers import KFAC, ConjugateGradients
 
 WIDE = {"norm": 1e6, "kl": 1e6, "clip": 1e6}
 
@@ -172,6 +172,23 @@ def test_without_bounds_it_is_the_damped_natural_step_with_decay(world):
     left = matrix @ direction + 0.03 * direction - h
     assert np.linalg.norm(left) <= 0.05 * np.linalg.norm(h)
     assert float(step.log_z) == pytest.approx(-1e-3 * float(gradient.log_z))
+
+
+@float64
+def test_any_solver_can_take_the_place_of_conjugate_gradients(world):
+    rule, flow = DampedFisher(states=12, solver=KFAC(), **WIDE), network_flow(world)
+    step, *_ = on_batch(world, flow, updated(rule))
+
+    def solve(space, flow, batch):
+        h = jax.tree.map(
+            lambda g, x: g + 1e-5 * x,
+            batch.gradient().forward,
+            eqx.filter(flow.forward, eqx.is_inexact_array),
+        )
+        return KFAC().solve(some_fisher(space, flow, batch), h, 0.03)[0]
+
+    expected = -0.05 * flat(on_batch(world, flow, solve))
+    np.testing.assert_allclose(flat(step.forward), expected, rtol=1e-8, atol=1e-15)
 
 
 @float64

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from oracles import explore, facts, float64, make_flow, on_batch, random_tables
 
-from natgfn.objectives import Huber, Squared, TrajectoryBalance, curvature, slope
+from natgfn.objectives import HalfHuber, Huber, Squared, TrajectoryBalance, curvature, slope
 from natgfn.policies import Flow, Tabular
 from natgfn.sampling import UniformMixture
 from natgfn.statespace import constructive_flow
@@ -134,6 +134,8 @@ curvature_all = eqx.filter_jit(curvature)
 def test_huber_is_twice_scipys(u, threshold):
     found = evaluate_all(Huber(threshold), jnp.asarray(u))
     np.testing.assert_allclose(found, 2 * scipy.special.huber(threshold, u), rtol=1e-12, atol=TINY)
+    half = evaluate_all(HalfHuber(threshold), jnp.asarray(u))
+    np.testing.assert_allclose(half, scipy.special.huber(threshold, u), rtol=1e-12, atol=TINY)
 
 
 @given(values, thresholds)

@@ -98,6 +98,7 @@ def test_when_all_tries_fail_there_is_no_step():
         found, after = bounded(jnp.asarray(step), 1e-4, tries, False)
         assert np.any(found) == some
         assert (after.scale > 0) == some
+        assert after.refused == (not some)
 
 
 @float64

@@ -1,5 +1,6 @@
 """A posterior over graphs as a picture: the probabilities of edges, and the likely ones drawn."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,23 @@ def draw_posterior(marginals: pd.DataFrame, path: Path) -> Path:
     )
     _heat_map(left, marginals)
     _graph(right, marginals)
+    title = f"joined (light) and directed (dark) with probability over {_THRESHOLD}"
+    right.set_title(title, fontsize="medium")
+    return save(figure, path)
+
+
+def draw_graphs(laws: Mapping[str, pd.DataFrame], path: Path) -> Path:
+    """The probable edges of several laws over the same variables, side by side."""
+    columns = min(len(laws), 4)
+    rows = -(-len(laws) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.6 * columns, 3.8 * rows), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(laws) :]:
+        axis.axis("off")
+    for axis, (name, marginals) in zip(axes.flat, laws.items(), strict=False):
+        _graph(axis, marginals)
+        axis.set_title(name, fontsize="medium")
     return save(figure, path)
 
 
@@ -62,8 +80,6 @@ def _graph(axis: Axes, marginals: pd.DataFrame) -> None:
         size = np.clip(330 * radius / len(name), 5, 10)
         axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4)
     axis.set(xlim=(-1.22, 1.22), ylim=(-1.22, 1.22), aspect="equal")
-    title = f"joined (light) and directed (dark) with probability over {_THRESHOLD}"
-    axis.set_title(title, fontsize="medium")
     axis.axis("off")
 
 

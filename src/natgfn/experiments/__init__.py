@@ -12,7 +12,17 @@ from typing import Any
 from ..errors import NatgfnError
 from ..report.tables import results_markdown
 from ..train.record import git_state, versions
-from . import certificates, deceptive, hypergrid, objectives, triangle, untuned, walk
+from . import (
+    certificates,
+    dag_sachs,
+    dag_synthetic,
+    deceptive,
+    hypergrid,
+    objectives,
+    triangle,
+    untuned,
+    walk,
+)
 from .study import Study
 
 EXPERIMENTS: dict[str, ModuleType] = {
@@ -23,6 +33,8 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "deceptive": deceptive,
     "walk": walk,
     "objectives": objectives,
+    "dag-synthetic": dag_synthetic,
+    "dag-sachs": dag_sachs,
 }
 """Every experiment that `natgfn reproduce` knows."""
 

@@ -40,6 +40,7 @@ from ..statespace import StateSpace, enumerate_states
 from ..train import AbstractSource, Replay, Run, Teacher, train
 from ..train.loop import RECORD
 from ..train.record import Record, describe
+from .study import folder_for, steps_done
 
 SWEEP_SEED = 1_000
 METRICS = ("tv", "discovered", "elbo", "gap", "kl", "jsd", "l1", "rejected")
@@ -175,8 +176,8 @@ class Deceptive:
             if other._replace(name=trial.name) == trial and entry["method"] == kind:
                 self.runs[trial] = {**entry, "name": trial.name}
                 return
-        folder = self.work / "".join(c if c.isalnum() else "-" for c in title)
-        finished = _steps(folder) >= self.scale.updates[trial.side]
+        folder = folder_for(self.work, title)
+        finished = steps_done(folder) >= self.scale.updates[trial.side]
         if not finished and not all(word in title for word in self.only):
             return
         run = train(
@@ -227,13 +228,6 @@ class Deceptive:
             return None
         final = {label: self.runs[trial]["kl"][-1] for label, trial in trials.items()}
         return min(final, key=lambda label: np.nan_to_num(final[label], nan=np.inf))
-
-
-def _steps(folder: Path) -> int:
-    """How far a run has come; one that was stopped at once has only a header."""
-    path = folder / RECORD
-    lines = Record(path).read()[1] if path.exists() else []
-    return lines[-1]["step"] if lines else -1
 
 
 def _summary(run: Run, trial: Trial, folder: Path) -> dict[str, Any]:

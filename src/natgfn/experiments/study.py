@@ -174,7 +174,7 @@ class Study:
         )
 
     def folder(self, title: str, seed: int) -> Path:
-        return self.work / "".join(c if c.isalnum() else "-" for c in f"{title} {seed}")
+        return folder_for(self.work, f"{title} {seed}")
 
     @property
     def title(self) -> str:
@@ -196,6 +196,18 @@ class Study:
             if curve["method"] == method and curve["setting"]["rates"] == rates:
                 return float(np.mean(np.log(np.maximum(curve[metric], 1e-12))))
         raise KeyError((method, rates))
+
+
+def folder_for(work: Path, title: str) -> Path:
+    """Where a run of this title is kept."""
+    return work / "".join(c if c.isalnum() else "-" for c in title)
+
+
+def steps_done(folder: Path) -> int:
+    """How far a run has come; one that was stopped at once has only a header."""
+    path = folder / RECORD
+    lines = Record(path).read()[1] if path.exists() else []
+    return lines[-1]["step"] if lines else -1
 
 
 def faster(study: Study, method: str, other: str, rates: str, metric: str) -> dict[str, Any]:

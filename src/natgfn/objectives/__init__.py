@@ -10,6 +10,7 @@ from .batch import evaluate as evaluate
 from .batch import residual_rows as residual_rows
 from .flow_matching import FlowMatching as FlowMatching
 from .penalties import AbstractPenalty as AbstractPenalty
+from .penalties import HalfHuber as HalfHuber
 from .penalties import Huber as Huber
 from .penalties import Squared as Squared
 from .penalties import curvature as curvature

@@ -42,6 +42,13 @@ class Huber(AbstractPenalty):
         return inside * (2 * size - inside)
 
 
+class HalfHuber(Huber):
+    r"""Half of that, $u^2 / 2$ up to the threshold: the Huber loss of most libraries."""
+
+    def __call__(self, u: Float[Array, ""]) -> Float[Array, ""]:
+        return super().__call__(u) / 2
+
+
 def slope(penalty, residuals: Float[Array, " n"]) -> Float[Array, " n"]:
     r"""$\ell'(u)$."""
     return jax.vmap(jax.grad(penalty))(residuals)

@@ -2,6 +2,7 @@
 
 from .damped_fisher import ControlledAdam as ControlledAdam
 from .damped_fisher import DampedFisher as DampedFisher
+from .damped_fisher import DecayedAdam as DecayedAdam
 from .natural import by_part as by_part
 from .natural import fitted_natural_gradient as fitted_natural_gradient
 from .natural import limit_divergence as limit_divergence

@@ -13,55 +13,83 @@ from ..objectives import Batch
 from ..occupancy import Stratified
 from ..occupancy.stratified import pick
 from ..policies import Flow
-from ..solvers import ConjugateGradients, require_positive
-from .natural import by_part, transformation
+from ..solvers import AbstractSolver, ConjugateGradients, require_positive
+from .natural import by_part, natural_gradient, transformation
 from .rules import AbstractRule, check_limit, check_rates
 from .trust_region import kl_trust_region
 
 
-class _Controlled(AbstractRule):
-    """What both rules do besides their proposal: clip, decay, and bound the step.
+class DecayedAdam(AbstractRule):
+    """Adam with weight decay, as a part of the gradient; $\\log Z$ by gradient descent.
 
     Attributes:
-        rate: of the proposal.
-        log_z_rate: of gradient descent for $\\log Z$.
-        clip: the largest norm of the gradient.
+        rate: of the forward policy.
+        log_z_rate: of $\\log Z$.
+        clip: the largest norm of the gradient of the forward policy.
         weight_decay: of the forward policy.
+    """
+
+    rate: float = 3e-4
+    log_z_rate: float = 1e-3
+    clip: float = 1.0
+    weight_decay: float = 1e-5
+
+    def __check_init__(self):
+        check_rates(self)
+        if not 0 <= self.weight_decay < float("inf"):
+            raise ValueError(
+                f"weight_decay must be zero or positive and finite, got {self.weight_decay}"
+            )
+
+    def transform(self):
+        # The proposal has a state of its own, which another rule with the same can go on from.
+        proposal = optax.chain(
+            optax.clip_by_global_norm(self.clip),
+            optax.add_decayed_weights(self.weight_decay),
+            *self.proposal(),
+        )
+        still = optax.set_to_zero()
+        forward = optax.chain(proposal, *self.bounds())
+        return by_part(forward, still, optax.sgd(self.log_z_rate), still)
+
+    def proposal(self) -> tuple[optax.GradientTransformation, ...]:
+        """From the gradient to a step."""
+        return (optax.adam(self.rate),)
+
+    def bounds(self) -> tuple[optax.GradientTransformation, ...]:
+        """What a step is subject to."""
+        return ()
+
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+        return {}
+
+
+class ControlledAdam(DecayedAdam):
+    """The same step, bounded in norm and in every state: the ablation of `DampedFisher`.
+
+    Attributes:
         norm: the largest norm of a step.
         kl: the largest divergence in a state of `states` and `guard` others.
         states: of the Fisher.
         guard: how many more states of the batch a step is measured in.
     """
 
-    rate: float = 0.05
-    log_z_rate: float = 1e-3
-    clip: float = 1.0
-    weight_decay: float = 1e-5
     norm: float = 1e-2
     kl: float = 1e-4
     states: int = 128
     guard: int = 256
 
     def __check_init__(self):
-        check_rates(self)
+        super().__check_init__()
         check_limit(self.kl)
-        for name in ("norm", "weight_decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(
-                    f"{name} must be zero or positive and finite, got {getattr(self, name)}"
-                )
+        if not 0 <= self.norm < float("inf"):
+            raise ValueError(f"norm must be zero or positive and finite, got {self.norm}")
 
-    def steps(self, *proposal: optax.GradientTransformation) -> Any:
-        forward = optax.chain(
-            optax.clip_by_global_norm(self.clip),
-            optax.add_decayed_weights(self.weight_decay),
-            *proposal,
-            on_guard(kl_trust_region(self.kl, statewise=True)),
-        )
-        still = optax.set_to_zero()
-        return by_part(forward, still, optax.sgd(self.log_z_rate), still)
+    def bounds(self) -> tuple[optax.GradientTransformation, ...]:
+        measured = on_guard(kl_trust_region(self.kl, statewise=True))
+        return optax.clip_by_global_norm(self.norm), measured
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env, flow, batch):
         states, valid = pick(batch, self.states + self.guard)
         own = jnp.arange(valid.size) < self.states
         few = valid[: self.states] / jnp.maximum(jnp.sum(valid & own), 1)
@@ -75,25 +103,22 @@ class _Controlled(AbstractRule):
         return Stratified(self.states), 0.03
 
 
-class ControlledAdam(_Controlled):
-    """Adam's step, bounded in norm and in every state: the ablation of `DampedFisher`."""
-
-    rate: float = 3e-4
-
-    def transform(self):
-        return self.steps(optax.adam(self.rate), optax.clip_by_global_norm(self.norm))
-
-
-class DampedFisher(_Controlled):
-    r"""Damped conjugate gradients on a mean over states, in small measured steps.
+class DampedFisher(ControlledAdam):
+    r"""A damped solve on a mean over states, in small measured steps.
 
     Attributes:
         damping: $\lambda$ at first.
-        most: what a retry may double it to.
+        most: what a retry of conjugate gradients may double it to.
+        solver: of the damped system. Only conjugate gradients say how good their solution is,
+            so that the damping of other solvers stays as it is.
     """
 
+    rate: float = 0.05
     damping: float = 0.03
     most: float = 0.3
+    solver: AbstractSolver = ConjugateGradients(
+        iterations=40, tolerance=0.05, warm_start=True, preconditioner=True
+    )
 
     def __check_init__(self):
         super().__check_init__()
@@ -101,16 +126,16 @@ class DampedFisher(_Controlled):
         if not self.damping <= self.most:
             raise ValueError(f"most must be at least the damping, got {self.most}")
 
-    def transform(self):
-        solver = ConjugateGradients(
-            iterations=40, tolerance=0.05, warm_start=True, preconditioner=True
-        )
-        return self.steps(
-            adaptive_solve(solver, self.damping, self.most),
-            optax.sgd(self.rate),
-            optax.clip_by_global_norm(self.norm),
-            limit_predicted(self.kl),
-        )
+    def proposal(self):
+        if isinstance(self.solver, ConjugateGradients):
+            solve = adaptive_solve(self.solver, self.damping, self.most)
+        else:
+            solve = natural_gradient(self.solver, self.damping)
+        return solve, optax.sgd(self.rate)
+
+    def bounds(self):
+        norm, measured = super().bounds()
+        return norm, limit_predicted(self.kl), measured
 
     def metric(self):
         return Stratified(self.states), self.damping

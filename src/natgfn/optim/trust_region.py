@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
 from ..policies import AbstractPolicy, masked_log_softmax
@@ -26,6 +26,8 @@ class TrustRegion(NamedTuple):
     """Of the step that was taken."""
     scale: Float[Array, ""]
     """How much of the proposed step that was."""
+    refused: Int[Array, ""]
+    """How many steps so far could not be made short enough, and were not taken."""
 
 
 def kl_trust_region(
@@ -50,7 +52,7 @@ def kl_trust_region(
 
     def init(params):
         zero = jnp.zeros((), jnp.result_type(*jax.tree.leaves(params)))
-        return TrustRegion(zero, zero + 1)
+        return TrustRegion(zero, zero + 1, jnp.array(0))
 
     def update(updates, state, params=None, *, fisher, **extra: Any):
         def shorten(fisher):
@@ -75,7 +77,8 @@ def kl_trust_region(
             carry = jnp.array(0), whole, measure(whole)
             _, scale, measured = jax.lax.while_loop(too_long, attempt, carry)
             good = measured <= limit
-            return TrustRegion(jnp.where(good, measured, 0), jnp.where(good, scale, 0))
+            scale = jnp.where(good, scale, 0)
+            return TrustRegion(jnp.where(good, measured, 0), scale, state.refused + ~good)
 
         after = on_live_rows(shorten, fisher)
         return jax.tree.map(lambda x: after.scale * x, updates), after

@@ -46,8 +46,11 @@ class Read(eqx.Module):
     bits: Int[np.ndarray, "states features"]
 
     def __call__(self, state: Int[Array, ""]) -> Float[Array, " width"]:
+        return self.linear(self.features(state))
+
+    def features(self, state: Int[Array, ""]) -> Float[Array, " features"]:
         features = jax.lax.bitcast_convert_type(jnp.asarray(self.bits)[state], jnp.float32)
-        return self.linear(features.astype(self.linear.weight.dtype))
+        return features.astype(self.linear.weight.dtype)
 
 
 class Flat(eqx.Module):
@@ -56,8 +59,11 @@ class Flat(eqx.Module):
     linear: eqx.nn.Linear
 
     def __call__(self, state: State) -> Float[Array, " width"]:
+        return self.linear(self.features(state))
+
+    def features(self, state: State) -> Float[Array, " features"]:
         numbers = jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state)])
-        return self.linear(numbers.astype(self.linear.weight.dtype))
+        return numbers.astype(self.linear.weight.dtype)
 
 
 class MLP(AbstractPolicy):

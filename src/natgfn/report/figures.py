@@ -84,8 +84,8 @@ def draw_training(
     label: str,
     path: Path,
     *,
-    mark: int,
     log: bool,
+    mark: int | None = None,
 ) -> Path:
     """A metric `[evaluations, seeds]` over updates, mean and deviation, with a dot at `mark`."""
     figure, axes = plt.subplots(
@@ -98,7 +98,7 @@ def draw_training(
             colour = plt.get_cmap("tab20")(names.index(name) % 20)
             axis.plot(steps, mean, label=name, color=colour, linewidth=1.4)
             axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.15)
-            if mark in steps:
+            if mark is not None and mark in steps:
                 axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
         axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
         axis.set_title(title, fontsize="medium")

@@ -219,8 +219,7 @@ def covariance_root(probs: Float[Array, "n actions"]) -> Float[Array, "_ n actio
 def _first_inputs(first, states) -> Inputs:
     if isinstance(first, Look):
         return _append(jnp.asarray(first.tokens)[states], len(first.rows))
-    features = jax.lax.bitcast_convert_type(jnp.asarray(first.bits)[states], jnp.float32)
-    return _append(features.astype(first.linear.weight.dtype), 1)
+    return _append(jax.vmap(first.features)(states), 1)
 
 
 def _append(x, value):

@@ -1,0 +1,557 @@
+r"""The protocol of the paper's studies of graphs (`app:sachs_dag_details`).
+
+Adam trains a policy. Exact copies of it, of $\log Z$, of the replay buffer and of the random
+stream then continue with one rule each. A probe, trajectories drawn once from the copied policy
+and never replayed, says how fast each makes progress: the mean Huber loss on it, and the median and
+the 90th percentile of $|\delta|$, all relative to the beginning. Their areas under the curve are
+means over the updates. In the end fresh samples are compared with a graph and with the exact
+posterior.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Float, Int
+
+from ..dag import Dags, Transformer, metrics
+from ..dag.exact import ExactPosterior, solve
+from ..dag.figure import draw_graphs
+from ..dag.sampler import SampledPosterior, draw
+from ..objectives import HalfHuber, TrajectoryBalance
+from ..objectives.base import surplus
+from ..optim import AbstractRule, ControlledAdam, DampedFisher, DecayedAdam, SampleSpace
+from ..optim.damped_fisher import AdaptiveSolve
+from ..optim.trust_region import TrustRegion
+from ..policies import AbstractDesign, Flow, Network, Uniform
+from ..report.figures import draw_bars, draw_training
+from ..report.tables import made_by, table
+from ..sampling import OnPolicy, Trajectories, UniformMixture, log_probs, rollout
+from ..solvers import KFAC
+from ..train import Algorithm, Recall
+from ..train.algorithm import TrainState, of_seed, stack_seeds
+from ..train.loop import RECORD, Line, follow, rejections
+from ..train.record import Record, describe
+from .study import folder_for, steps_done
+
+PENALTY = HalfHuber(30.0)
+_PROBE, _FINAL = 0x9B0, 0xF14
+"""Set the keys of the probe and of the final samples apart from those of training."""
+
+
+class Case(NamedTuple):
+    """A target and what its samplers are compared with."""
+
+    variant: str
+    """Of the data, if there are several."""
+    seed: int
+    """Of the policy and of training."""
+    names: tuple[str, ...]
+    log_weights: Float[np.ndarray, "d sets"]
+    truth: Int[np.ndarray, "d d"]
+
+    def __str__(self) -> str:
+        return f"{self.variant} seed={self.seed}".strip()
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much to run."""
+
+    warm_up: int = 4_000
+    updates: int = 500
+    every: int = 50
+    batch: int = 64
+    probe: int = 256
+    samples: int = 2_000
+
+
+class Method(NamedTuple):
+    """How a copy goes on."""
+
+    rule: AbstractRule
+    inherits: bool = False
+    """Whether it goes on from Adam's moments."""
+    networks: tuple[str, ...] = ("MLP", "Transformer")
+
+
+WARM_UP = DecayedAdam()
+ADAM, CONTROLLED, FISHER = "Adam", "KL-controlled Adam", "Damped Fisher"
+METHODS = {
+    ADAM: Method(WARM_UP, inherits=True),
+    CONTROLLED: Method(ControlledAdam(), inherits=True),
+    FISHER: Method(DampedFisher()),
+    "Damped K-FAC": Method(DampedFisher(solver=KFAC()), networks=("MLP",)),
+    "Natural (sample space)": Method(SampleSpace.network()),
+}
+"""The paper's three; the second's safeguards around K-FAC; and our step, which has its own."""
+
+NETWORKS: dict[str, AbstractDesign] = {"MLP": Network(128, 2), "Transformer": Transformer()}
+"""A small network, and the paper's."""
+
+
+class Trial(NamedTuple):
+    """One continuation."""
+
+    network: str
+    case: str
+    method: str
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+@dataclass
+class Continuation:
+    """All trials: those that were made before, and those made now."""
+
+    scale: Scale
+    work: Path
+    only: Collection[str]
+    runs: dict[Trial, dict[str, Any]] = field(default_factory=dict)
+
+    def compare(self, network: str, case: Case, exact: ExactPosterior) -> None:
+        """Every method from one checkpoint, unless it is there, or not wanted now."""
+        trials = {
+            Trial(network, str(case), name): method
+            for name, method in METHODS.items()
+            if network in method.networks
+        }
+        last = self.scale.warm_up + self.scale.updates
+        wanted = {
+            trial: method
+            for trial, method in trials.items()
+            if trial not in self.runs
+            and (
+                steps_done(folder_for(self.work, str(trial))) >= last
+                or all(word in str(trial) for word in self.only)
+            )
+        }
+        if not wanted:
+            return
+        env = Dags(case.log_weights)
+        warm = self.warm_up(network, case, env)
+        probe = draw_probe(env, of_seed(warm.flow, 0), self.scale.probe, case.seed)
+        for trial, method in wanted.items():
+            self.runs[trial] = self.go_on(trial, method, case, exact, env, warm, probe)
+
+    def warm_up(self, network: str, case: Case, env: Dags) -> TrainState:
+        """The state that all methods start from."""
+        algorithm = self.algorithm(env, WARM_UP)
+        policy = NETWORKS[network](env, key=jax.random.key(case.seed))
+        flow = Flow(policy, Uniform.backward(env), jnp.array(0.0))
+        title = f"{network} {case} warm-up"
+        states, _ = follow(
+            lambda _: algorithm,
+            stack_seeds(lambda seed: algorithm.init(flow, seed), [case.seed]),
+            _losses,
+            {"title": title, "rule": describe(WARM_UP), **asdict(self.scale)},
+            updates=self.scale.warm_up,
+            every=(self.scale.every,),
+            note=_note,
+            out=folder_for(self.work, title),
+            resume=True,
+            progress=title,
+        )
+        return states
+
+    def go_on(
+        self,
+        trial: Trial,
+        method: Method,
+        case: Case,
+        exact: ExactPosterior,
+        env: Dags,
+        warm: TrainState,
+        probe: Trajectories,
+    ) -> dict[str, Any]:
+        """Continue with one method; what the page needs of it."""
+        algorithm, out = self.algorithm(env, method.rule), folder_for(self.work, str(trial))
+        states, history = follow(
+            lambda _: algorithm,
+            branch(warm, method),
+            partial(_look, env, probe),
+            {"title": str(trial), "rule": describe(method.rule), **asdict(self.scale)},
+            updates=self.scale.warm_up + self.scale.updates,
+            every=(self.scale.every,),
+            note=_note,
+            out=out,
+            resume=True,
+            progress=str(trial),
+        )
+        flow = of_seed(states.flow, 0)
+        draws = draw(env, flow, self.scale.samples, seed=case.seed + _FINAL)
+        found = SampledPosterior(case.names, env, flow, draws)
+        marginals = found.edge_marginals.to_numpy()
+        curves = {name: [float(f"{line[name]:.6g}") for line in history] for name in CURVES}
+        return {
+            **trial._asdict(),
+            "variant": case.variant,
+            "seed": case.seed,
+            "rule": describe(method.rule),
+            "steps": [line["step"] - self.scale.warm_up for line in history],
+            **curves,
+            **_safeguards(history),
+            "seconds_an_update": history[-1]["seconds"] / self.scale.updates,
+            "final": structure(marginals, case.truth) | found.errors(exact),
+            "marginals": marginals.round(4).tolist(),
+            "git": Record(out / RECORD).read()[0]["git"],
+        }
+
+    def algorithm(self, env: Dags, rule: AbstractRule) -> Algorithm:
+        return Algorithm(
+            env=env,
+            rule=rule,
+            objective=TrajectoryBalance(PENALTY),
+            proposal=UniformMixture(0.2),
+            source=Recall(),
+            batch=self.scale.batch,
+        ).with_traced_numbers()
+
+
+def branch(warm: TrainState, method: Method) -> TrainState:
+    """An exact copy of a state, but for the optimiser's part of it, which is the method's own."""
+
+    def copy(_: int) -> TrainState:
+        state = of_seed(warm, 0)
+        own: Any = method.rule.transform().init(eqx.filter(state.flow, eqx.is_inexact_array))
+        if method.inherits:
+            own["forward"] = (state.optimiser["forward"][0], *own["forward"][1:])
+        return eqx.tree_at(lambda s: s.optimiser, state, own)
+
+    return stack_seeds(copy, [0])
+
+
+@eqx.filter_jit
+def draw_probe(env: Dags, flow: Flow, count: int, seed: int) -> Trajectories:
+    """Trajectories of the policy itself, from a random stream of their own."""
+    key = jax.random.fold_in(jax.random.key(seed), _PROBE)
+    return rollout(env, flow.forward, OnPolicy(), count, key=key)
+
+
+@eqx.filter_jit
+def residuals(env: Dags, flow: Flow, paths: Trajectories) -> Float[Array, " n"]:
+    """`eq:dag_tb_residual`."""
+    return flow.log_z + surplus(env, paths, log_probs(env, flow, paths))
+
+
+CURVES = ("loss", "median", "p90")
+
+
+def _look(
+    env: Dags, probe: Trajectories, states: TrainState, losses: Float[np.ndarray, " seeds"] | None
+) -> Line:
+    found = residuals(env, of_seed(states.flow, 0), probe)
+    size = np.abs(np.asarray(found, np.float64))
+    curves = (jax.vmap(PENALTY)(found).mean(), np.median(size), np.quantile(size, 0.9))
+    line = _losses(states, losses) | dict(zip(CURVES, map(float, curves), strict=True))
+    kinds = (AdaptiveSolve, TrustRegion)
+    for part in jax.tree.leaves(states.optimiser, is_leaf=lambda x: isinstance(x, kinds)):
+        if isinstance(part, AdaptiveSolve):
+            line |= {"damping": float(part.damping[0]), "cg": float(part.solver.residual[0])}
+        if isinstance(part, TrustRegion):
+            line |= {"divergence": float(part.divergence[0]), "refused": int(part.refused[0])}
+    return line
+
+
+def _losses(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:
+    found = {"rejected": states.rejected.tolist()}
+    return found if losses is None else found | {"train_loss": losses.tolist()}
+
+
+def _note(line: Line) -> str:
+    loss = f"loss {line['train_loss'][0]:.3g}" if "train_loss" in line else ""
+    return loss + rejections(line)
+
+
+def _safeguards(history: list[Line]) -> dict[str, Any]:
+    """Updates not taken, and typical values of what the last ones were subject to."""
+    found: dict[str, Any] = {"rejected": sum(history[-1]["rejected"])}
+    found["refused"] = history[-1].get("refused", 0)
+    for name in ("cg", "divergence", "damping"):
+        if name in history[-1]:
+            found[name] = float(np.median([line[name] for line in history[1:]]))
+    return found
+
+
+def structure(
+    marginals: Float[np.ndarray, "d d"], truth: Int[np.ndarray, "d d"]
+) -> dict[str, float]:
+    """How a law of graphs compares with one graph."""
+    return {
+        "shd": metrics.expected_shd(marginals, truth),
+        "shd_once": metrics.expected_shd_reversal_once(marginals, truth),
+        "auprc": metrics.directed_auprc(marginals, truth),
+        "auroc": metrics.directed_auroc(marginals, truth),
+        "skeleton_auprc": metrics.skeleton_auprc(marginals, truth),
+        "skeleton_auroc": metrics.skeleton_auroc(marginals, truth),
+        "edges": metrics.expected_edges(marginals),
+    }
+
+
+def run_all(
+    cases: Sequence[Case],
+    scale: Scale,
+    work: Path,
+    only: Collection[str],
+    earlier: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Train what is wanted and not yet there, the small network first.
+
+    Args:
+        cases: what to sample.
+        scale: how much to run.
+        work: where runs are kept.
+        only: words that the title of a run must have to be trained now, such as `MLP` or
+            `seed=2001`; finished runs are collected in any case.
+        earlier: results to merge with.
+    """
+    found = Continuation(scale, work, only)
+    for entry in earlier["runs"] if earlier else ():
+        found.runs[Trial(*(entry[name] for name in Trial._fields))] = entry
+    exact = {str(case): solve(case.log_weights, case.names) for case in cases}
+    for network in NETWORKS:
+        for case in cases:
+            found.compare(network, case, exact[str(case)])
+    return {
+        "scale_of_runs": asdict(scale),
+        "cases": [_describe(case, exact[str(case)]) for case in cases],
+        "runs": list(found.runs.values()),
+    }
+
+
+def _describe(case: Case, exact: ExactPosterior) -> dict[str, Any]:
+    marginals = exact.edge_marginals.to_numpy()
+    return {
+        "variant": case.variant,
+        "seed": case.seed,
+        "names": list(case.names),
+        "truth": case.truth.tolist(),
+        "log_z": exact.log_z,
+        "expected_log_reward": exact.expected_log_reward,
+        "final": structure(marginals, case.truth),
+        "marginals": marginals.round(4).tolist(),
+    }
+
+
+# What is made of the runs.
+
+EXACT = "exact posterior"
+PROGRESS = {"loss": "loss AUC", "median": "median AUC", "p90": "P90 AUC"}
+SAFEGUARDS = {
+    "rejected": "not finite",
+    "refused": "refused",
+    "cg": "CG residual",
+    "divergence": "statewise KL",
+    "seconds_an_update": "s / update",
+}
+STRUCTURE = {
+    "shd": "E-SHD",
+    "shd_once": "E-SHD, reversal once",
+    "auprc": "dir. AUPRC",
+    "auroc": "dir. AUROC",
+    "skeleton_auprc": "skel. AUPRC",
+    "skeleton_auroc": "skel. AUROC",
+    "edges": "mean edges",
+}
+DISTANCE = {
+    "largest_error_of_a_marginal": "worst edge",
+    "mean_error_of_a_marginal": "mean edge",
+    "expected_edges_error": "mean edges",
+    "expected_log_reward_error": "E[log R]",
+    "log_z_error": "log Z, estimated",
+    "learned_log_z_error": "log Z, learned",
+}
+TO = "updates to 0.75"
+
+
+class Paper(NamedTuple):
+    """What the paper prints."""
+
+    rows: Mapping[str, Mapping[str, str]]
+    """By method, then by the names of our columns."""
+    differences: Mapping[str, str]
+    """Of the loss AUC, Damped Fisher minus another."""
+
+
+def relative(run: Mapping[str, Any], curve: str) -> Float[np.ndarray, " looks"]:
+    """A curve in units of its beginning."""
+    return np.array(run[curve]) / run[curve][0]
+
+
+def area(run: Mapping[str, Any], curve: str) -> float:
+    """The mean of a relative curve over the updates."""
+    return float(np.trapezoid(relative(run, curve), run["steps"]) / run["steps"][-1])
+
+
+def updates_to(run: Mapping[str, Any], level: float = 0.75) -> float:
+    """When the relative loss first falls below a level, between looks too; infinity if never."""
+    curve = relative(run, "loss")
+    below = np.flatnonzero(curve <= level)
+    if not below.size:
+        return float("inf")
+    after = below[0]  # not the first: there the curve is 1
+    share = (curve[after - 1] - level) / (curve[after - 1] - curve[after])
+    steps = run["steps"]
+    return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+
+
+def page(results: Mapping[str, Any], paper: Paper) -> str:
+    """All tables, with the paper's rows."""
+    sections = [
+        f"# {results['experiment']}, {results['scale']} scale",
+        results["about"],
+        f"{made_by(results)} Mean ± standard error over the seeds; the paper's rows in italics.",
+    ]
+    for network, variant, runs in _groups(results):
+        cases = [case for case in results["cases"] if case["variant"] == variant]
+        sections += [
+            f"## {_title(network, variant)}",
+            "Progress on the probe. `not finite` and `refused` count updates that were not taken, "
+            "the latter because no length of them was within the bound on the divergence.",
+            _progress(runs, paper),
+            "Final samples, compared with the reference graph.",
+            _structure(runs, cases, paper),
+            "Final samples, compared with the exact posterior: differences of probabilities of "
+            "edges, and of means.",
+            _distance(runs),
+            f"Loss AUC, {FISHER} minus another rule, paired by seed.",
+            _differences(runs, paper),
+        ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _groups(
+    results: Mapping[str, Any],
+) -> Iterator[tuple[str, str, dict[str, list[Mapping[str, Any]]]]]:
+    """The runs of each network on each variant, by method."""
+    for network in NETWORKS:
+        for variant in dict.fromkeys(case["variant"] for case in results["cases"]):
+            runs = {
+                name: [
+                    run
+                    for run in results["runs"]
+                    if (run["network"], run["variant"], run["method"]) == (network, variant, name)
+                ]
+                for name in METHODS
+            }
+            runs = {name: sorted(of, key=lambda r: r["seed"]) for name, of in runs.items() if of}
+            if runs:
+                yield network, variant, runs
+
+
+def _title(network: str, variant: str) -> str:
+    return f"{network}, {variant}" if variant else network
+
+
+def _progress(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> str:
+    body = []
+    for name, of in runs.items():
+        last = of[0]["steps"][-1]
+        times = [updates_to(run) for run in of]
+        reached = _mean(times) if np.all(np.isfinite(times)) else f"> {last} in some"
+        cells = [_mean([area(run, curve) for run in of]) for curve in PROGRESS]
+        guards = [_mean([run[key] for run in of if key in run]) for key in SAFEGUARDS]
+        body.append([name, str(len(of)), *cells, reached, *guards])
+        body += _printed(name, paper, ["", *PROGRESS.values(), TO, *SAFEGUARDS.values()])
+    return table(["method", "seeds", *PROGRESS.values(), TO, *SAFEGUARDS.values()], body)
+
+
+def _structure(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    cases: Sequence[Mapping[str, Any]],
+    paper: Paper,
+) -> str:
+    body = []
+    for name, of in {EXACT: cases, **runs}.items():
+        body.append([name, *(_mean([x["final"][key] for x in of]) for key in STRUCTURE)])
+        body += _printed(name, paper, list(STRUCTURE.values()))
+    return table(["method", *STRUCTURE.values()], body)
+
+
+def _distance(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    body = [
+        [name, *(_mean([run["final"][key] for run in of]) for key in DISTANCE)]
+        for name, of in runs.items()
+    ]
+    return table(["method", *DISTANCE.values()], body)
+
+
+def _differences(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> str:
+    """Paired by seed, and whether their sign is the paper's."""
+    body = []
+    for rival in runs:
+        pairs = [
+            area(run, "loss") - area(other, "loss")
+            for run in runs.get(FISHER, ())
+            for other in runs[rival]
+            if rival != FISHER and run["seed"] == other["seed"]
+        ]
+        if not pairs:
+            continue
+        printed = paper.differences.get(rival, "")
+        agrees = ""
+        if printed:
+            agrees = "yes" if (np.mean(pairs) < 0) == printed.startswith("-") else "**no**"
+        body.append([f"minus {rival}", str(len(pairs)), _mean(pairs), printed, agrees])
+    return table(["difference", "seeds", "ours", "paper", "same sign"], body)
+
+
+def _printed(name: str, paper: Paper, columns: Sequence[str]) -> list[list[str]]:
+    """The paper's row of a method, if it has numbers for these columns."""
+    cells = [paper.rows.get(name, {}).get(column, "") for column in columns]
+    return [[f"*{name}*", *cells]] if any(cells) else []
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Mean and standard error."""
+    if not values:
+        return ""
+    text = f"{np.mean(values):.3g}"
+    if len(values) == 1:
+        return text
+    return f"{text} ± {np.std(values, ddof=1) / len(values) ** 0.5:.1g}"
+
+
+def figures(results: Mapping[str, Any], out: Path, stem: str, reference: str) -> list[Path]:
+    """Progress, final diagnostics, and posteriors as graphs beside the reference."""
+    drawn = []
+    for network, variant, runs in _groups(results):
+        name = f"{stem}.{_title(network, variant).replace(', ', '.').replace(' ', '_').lower()}"
+        panels = {
+            title: {
+                method: (of[0]["steps"], np.array([relative(run, curve) for run in of]).T)
+                for method, of in runs.items()
+            }
+            for curve, title in zip(CURVES, ("Huber loss", "median |δ|", "P90 |δ|"), strict=True)
+        }
+        label = "relative to the checkpoint"
+        drawn.append(draw_training(panels, label, out / f"{name}.convergence.png", log=False))
+        cases = [case for case in results["cases"] if case["variant"] == variant]
+        rows = {
+            method: {
+                title: {
+                    "mean": float(np.mean([x["final"][key] for x in of])),
+                    "std": float(np.std([x["final"][key] for x in of])),
+                }
+                for key, title in STRUCTURE.items()
+                if key in ("shd", "auprc", "skeleton_auprc", "edges")
+            }
+            for method, of in {EXACT: cases, **runs}.items()
+        }
+        drawn.append(draw_bars(rows, list(rows[EXACT]), out / f"{name}.diagnostics.png"))
+        first = cases[0]
+        frame = partial(pd.DataFrame, index=first["names"], columns=first["names"])
+        laws = {reference: frame(first["truth"]), EXACT: frame(first["marginals"])}
+        for method, of in runs.items():
+            if of[0]["seed"] == first["seed"]:
+                laws[method] = frame(of[0]["marginals"])
+        drawn.append(draw_graphs(laws, out / f"{name}.graphs.png"))
+    return drawn
