@@ -139,5 +139,5 @@ def _spread(
     values: Float[Array, " arrays"], like: PyTree[Float[Array, "..."]]
 ) -> Float[Array, " p"]:
     """Each value at all entries of its array."""
-    sizes = [x.size for x in jax.tree.leaves(like)]
-    return jnp.repeat(values, jnp.array(sizes), total_repeat_length=sum(sizes))
+    leaves = jax.tree.leaves(like)
+    return jnp.concatenate([jnp.full(x.size, v) for x, v in zip(leaves, values, strict=True)])
