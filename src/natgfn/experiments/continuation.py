@@ -458,7 +458,7 @@ def _progress(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> 
         times = [updates_to(run) for run in of]
         reached = _mean(times) if np.all(np.isfinite(times)) else f"> {last} in some"
         cells = [_mean([area(run, curve) for run in of]) for curve in PROGRESS]
-        guards = [_mean([run[key] for run in of if key in run]) for key in SAFEGUARDS]
+        guards = [_mean([float(run[key]) for run in of if key in run]) for key in SAFEGUARDS]
         body.append([name, str(len(of)), *cells, reached, *guards])
         body += _printed(name, paper, ["", *PROGRESS.values(), TO, *SAFEGUARDS.values()])
     return table(["method", "seeds", *PROGRESS.values(), TO, *SAFEGUARDS.values()], body)
