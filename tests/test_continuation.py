@@ -135,7 +135,9 @@ def test_synthetic_graphs_are_the_papers_and_acyclic(seed, edges):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     out = tmp_path_factory.mktemp("results")
-    reproduce("dag-sachs", scale="smoke", out=out, only=("MLP", "Adam"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(continuation, "METHODS", {name: METHODS[name] for name in (ADAM, CONTROLLED)})
+        reproduce("dag-sachs", scale="smoke", out=out, only=("MLP",))
     return out
 
 

@@ -207,11 +207,11 @@ def test_it_learns_inside_the_loop():
         DampedFisher(rate=1.0, norm=1.0, kl=1e-2),
         policy=Network(width=8),
         batch=32,
-        updates=100,
-        evaluate_every=100,
+        updates=30,
+        evaluate_every=30,
         progress=False,
     )
-    assert run.metrics["loss"][-1, 0] < 0.8 * run.metrics["loss"][0, 0]
+    assert run.metrics["loss"][-1, 0] < 0.9 * run.metrics["loss"][0, 0]
     assert run.metrics["rejected"][-1, 0] == 0
 
 

@@ -27,7 +27,7 @@ from ..dag.figure import draw_graphs
 from ..dag.sampler import SampledPosterior, draw
 from ..objectives import HalfHuber, TrajectoryBalance
 from ..objectives.base import surplus
-from ..optim import AbstractRule, ControlledAdam, DampedFisher, DecayedAdam, SampleSpace
+from ..optim import AbstractRule, Adam, ControlledAdam, DampedFisher, DecayedAdam, SampleSpace
 from ..optim.damped_fisher import AdaptiveSolve
 from ..optim.trust_region import TrustRegion
 from ..policies import AbstractDesign, Flow, Network, Uniform
@@ -90,8 +90,11 @@ METHODS = {
     FISHER: Method(DampedFisher()),
     "Damped K-FAC": Method(DampedFisher(solver=KFAC()), networks=("MLP",)),
     "Natural (sample space)": Method(SampleSpace.network()),
+    "Adam, log Z 0.1": Method(Adam(3e-4, log_z_rate=0.1, clip=1.0)),
+    "Adam 1e-3, log Z 0.1": Method(Adam(1e-3, log_z_rate=0.1, clip=1.0)),
 }
-"""The paper's three; the second's safeguards around K-FAC; and our step, which has its own."""
+"""The paper's three; its safeguards around K-FAC; our step, which has its own, and moves $\\log Z$
+by Adam at 0.1; and Adam with $\\log Z$ moved as fast, to tell what comes from that alone."""
 
 NETWORKS: dict[str, AbstractDesign] = {"MLP": Network(128, 2), "Transformer": Transformer()}
 """A small network, and the paper's."""
@@ -517,7 +520,7 @@ def _mean(values: Sequence[float]) -> str:
     text = f"{np.mean(values):.3g}"
     if len(values) == 1:
         return text
-    return f"{text} ± {np.std(values, ddof=1) / len(values) ** 0.5:.1g}"
+    return f"{text} ± {np.std(values, ddof=1) / len(values) ** 0.5:.2g}"
 
 
 def figures(results: Mapping[str, Any], out: Path, stem: str, reference: str) -> list[Path]:
