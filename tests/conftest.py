@@ -4,8 +4,9 @@ import os
 
 # Read when NumPy is imported, which the next line does: see natgfn/__init__.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Programs of tests are compiled more often than they are run: this halves the time of the suite.
-# What a user starts in a process of its own (`test_readme.py`) is compiled as a user's would be.
+# Programs of tests are compiled more often than they are run: this halves the time of the suite,
+# and `pytest_runtest_setup` goes further. What a user starts in a process of its own
+# (`test_readme.py`) is compiled as a user's would be.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false"
 )
@@ -17,6 +18,7 @@ if not os.environ.get("NATGFN_UNCHECKED"):
     install_import_hook("natgfn", "beartype.beartype")
 
 import hypothesis
+import jax
 import pytest
 from oracles import WORLDS, World, explore
 
@@ -30,3 +32,10 @@ hypothesis.settings.load_profile("natgfn")
 def world(request: pytest.FixtureRequest) -> World:
     """Small environments, graded and not, trees and not, with all their trajectories."""
     return explore(WORLDS[request.param])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Compile as fast as possible, unless a test is marked as one that trains for long."""
+    trains = item.get_closest_marker("trains") is not None
+    jax.config.update("jax_disable_most_optimizations", not trains)

@@ -22,6 +22,8 @@ from natgfn.sampling import UniformMixture, rollout
 from natgfn.train import Algorithm, Recall, Replay, advance
 from natgfn.train.algorithm import stack_seeds
 
+pytestmark = pytest.mark.trains
+
 
 def a_table(rows: int = 60) -> pd.DataFrame:
     rng = np.random.default_rng(0)
