@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from scipy.special import logsumexp
 
-from ..envs.dags import Dags
+from ..envs.dags import AbstractDags
 from ..objectives.base import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
@@ -23,6 +23,8 @@ from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
 
 _TOGETHER = 500
+MOST = 2**27
+"""Bytes of the states of trajectories that are drawn together."""
 
 
 class Draws(eqx.Module):
@@ -64,7 +66,7 @@ class SampledPosterior(AbstractPosterior):
     """
 
     names: tuple[str, ...]
-    env: Dags
+    env: AbstractDags
     flow: Flow
     draws: Draws
     rejected: int = 0
@@ -125,17 +127,23 @@ class SampledPosterior(AbstractPosterior):
         }
 
 
-def draw(env: Dags, flow: Flow, count: int, *, seed: int) -> Draws:
+def draw(env: AbstractDags, flow: Flow, count: int, *, seed: int) -> Draws:
     """Independent graphs from the forward policy."""
-    key, starts = jax.random.key(seed), range(0, count, _TOGETHER)
-    found = [_draw(env, flow, jax.random.fold_in(key, start)) for start in starts]
+    together = min(_TOGETHER, max(1, MOST // path_bytes(env)))
+    key, starts = jax.random.key(seed), range(0, count, together)
+    found = [_draw(env, flow, together, jax.random.fold_in(key, start)) for start in starts]
     edges, surpluses = (np.concatenate(x)[:count] for x in zip(*found, strict=True))
-    bits = np.einsum("nij,i->nj", edges.astype(np.int64), 1 << np.arange(env.size))
-    rewards = env.log_weights[np.arange(env.size), bits].sum(axis=1)
-    return Draws(edges.astype(np.int8), -surpluses.astype(float), rewards)
+    return Draws(edges.astype(np.int8), -surpluses.astype(float), env.log_rewards(edges))
+
+
+def path_bytes(env: AbstractDags) -> int:
+    """The memory of the states of a trajectory: two matrices each."""
+    return 2 * env.size**2 * (env.max_steps + 1)
 
 
 @eqx.filter_jit
-def _draw(env: Dags, flow: Flow, key: jax.Array) -> tuple[Bool[Array, "n d d"], Float[Array, " n"]]:
-    paths = rollout(env, flow.forward, OnPolicy(), _TOGETHER, key=key)
+def _draw(
+    env: AbstractDags, flow: Flow, count: int, key: jax.Array
+) -> tuple[Bool[Array, "n d d"], Float[Array, " n"]]:
+    paths = rollout(env, flow.forward, OnPolicy(), count, key=key)
     return paths.last.edges, surplus(env, paths, log_probs(env, flow, paths))
