@@ -24,12 +24,12 @@ from .data import Data, Edge, load
 from .guide import Guide, Guided
 from .posterior import SAMPLES
 from .priors import Prior
-from .sampler import MOST, SampledPosterior, draw
+from .sampler import MOST, TOGETHER, SampledPosterior, draw
 from .scores import AbstractScore, score_for
 from .subsets import table_bytes
 from .target import TABULATED, environment
 
-UPDATES = 4_000
+UPDATES, BATCH = 4_000, 64
 
 _RATE, _LOG_Z_RATE = 1e-3, 1e-1
 _LEAST = 0.02  # the last rate, beside the first
@@ -47,7 +47,7 @@ def fit(
     temperature: float | Literal["paper"] = 1.0,
     policy: AbstractDesign = Network(128, 2),
     updates: int = UPDATES,
-    batch: int = 64,
+    batch: int = BATCH,
     seed: int = 0,
     progress: bool = True,
 ) -> SampledPosterior:
@@ -126,10 +126,17 @@ def candidates(count: int) -> int:
 
 
 def memory(count: int) -> int:
-    """The bytes that `fit` needs for so many variables, Python and its libraries apart."""
+    """About the bytes that `fit` needs for so many variables, Python and its libraries apart.
+
+    Trajectories count twice: their states, of which copies are made, and a logit an action.
+    """
+    pairs = count * (count - 1)
+    states = 2 * count**2 * (pairs // 2 + 2)
+    together = max(BATCH, min(TOGETHER, MOST // states))
+    paths = 2 * together * (3 * states + 4 * (pairs + 1) * (pairs // 2 + 1))
     guide = 2 * 4 * count * 3 ** candidates(count)
     tables = 3 * table_bytes(count) if count <= TABULATED else 0
-    return guide + max(tables, 4 * MOST)
+    return guide + max(tables, paths)
 
 
 def _look(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:

@@ -22,9 +22,8 @@ from .exact import ExactPosterior
 from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
 
-_TOGETHER = 500
-MOST = 2**27
-"""Bytes of the states of trajectories that are drawn together."""
+TOGETHER, MOST = 500, 2**27
+"""Trajectories that are drawn together, at most, and the bytes of their states."""
 
 
 class Draws(eqx.Module):
@@ -129,16 +128,12 @@ class SampledPosterior(AbstractPosterior):
 
 def draw(env: AbstractDags, flow: Flow, count: int, *, seed: int) -> Draws:
     """Independent graphs from the forward policy."""
-    together = min(_TOGETHER, max(1, MOST // path_bytes(env)))
+    states = 2 * env.size**2 * (env.max_steps + 1)
+    together = min(TOGETHER, max(1, MOST // states))
     key, starts = jax.random.key(seed), range(0, count, together)
     found = [_draw(env, flow, together, jax.random.fold_in(key, start)) for start in starts]
     edges, surpluses = (np.concatenate(x)[:count] for x in zip(*found, strict=True))
     return Draws(edges.astype(np.int8), -surpluses.astype(float), env.log_rewards(edges))
-
-
-def path_bytes(env: AbstractDags) -> int:
-    """The memory of the states of a trajectory: two matrices each."""
-    return 2 * env.size**2 * (env.max_steps + 1)
 
 
 @eqx.filter_jit
