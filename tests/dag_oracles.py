@@ -93,3 +93,52 @@ def random_weights(size: int, spread: float, seed: int) -> np.ndarray:
     for child in range(size):
         table[child, np.arange(2**size) >> child & 1 == 1] = -np.inf
     return table
+
+
+def guide_logits(
+    table: np.ndarray,
+    candidates: np.ndarray,
+    gains: np.ndarray,
+    edges: np.ndarray,
+    reached: np.ndarray,
+    required: int = 0,
+) -> tuple[np.ndarray, float]:
+    """The logits of edges and of stopping in one state, as the docstring of `dag.guide` says.
+
+    Which sources are candidates of which targets, and the log-odds of the others, are given.
+    """
+    size, sets = len(table), np.arange(table.shape[1])
+    free = ~edges & ~reached & ~np.eye(size, dtype=bool)
+    p, stays, q = np.zeros((size, size)), np.ones((size, size)), np.ones(size)
+    for j in range(size):
+        among = int(candidates[:, j] @ 2 ** np.arange(size))
+        now = int(edges[:, j] @ 2 ** np.arange(size)) & among
+        later = int(free[:, j] @ 2 ** np.arange(size)) & among
+
+        def total(now, later, j=j):
+            these = (sets & now == now) & (sets & ~(now | later) == 0)
+            return np.exp(table[j, these]).sum()
+
+        q[j] = np.exp(table[j, now]) / total(now, later)
+        for i in np.flatnonzero(free[:, j]):
+            if candidates[i, j]:
+                bit = 1 << int(i)
+                p[i, j] = total(now | bit, later & ~bit) / total(now, later)
+                stays[i, j] = total(now, later & ~bit) / total(now, later)
+            else:
+                p[i, j] = 1 / (1 + np.exp(-gains[i, j]))
+                stays[i, j] = 1 / (1 + np.exp(gains[i, j]))
+                q[j] *= stays[i, j]
+    one, neither = p * stays.T, stays * stays.T
+    z = one + one.T + neither
+    q = np.minimum(q / np.sqrt(z).prod(axis=1), 1 - 1e-6)
+    share = np.where(free, p / np.maximum(p + p.T, 1e-300), 0)
+    chance = share * (1 - neither / z)
+    more = np.maximum(chance.sum(axis=0) / (1 - q) - 1, 0)
+    x = (np.arange(20_000) + 0.5) / 20_000
+    g = q[:, None] + (1 - q[:, None]) * x * np.exp(-more[:, None] * (1 - x))
+    weight = (1 - x) ** (edges.sum() - required) * g.prod(axis=0)
+    pair = (chance + chance.T)[..., None]
+    with np.errstate(divide="ignore"):
+        order = np.log(np.mean(weight / (1 - pair * (1 - x)), axis=-1))
+        return np.log(chance) + order, float(np.log(q).sum())

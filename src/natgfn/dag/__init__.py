@@ -15,7 +15,9 @@
 is known and gives the local log-weights of a law over graphs, and `exact` solves that law:
 seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
 `fit` trains a GFlowNet for it instead, from the head start of `guide`, and `sampler` is what it
-returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`.
+returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`. Beyond 16
+variables there is no table of weights (`target`): those of BGe are computed for each graph, and
+`quality` is the only judge. It does not see graphs that the sampler never draws.
 `metrics` compares probabilities of edges with a graph or with each other.
 """
 

@@ -99,13 +99,17 @@ def fit(
     import numpy as np
 
     from .exact import exact_posterior
-    from .fit import UPDATES
+    from .fit import UPDATES, memory
     from .fit import fit as train
+    from .subsets import gigabytes
+    from .target import TABULATED
 
     prior = _prior(temperature, edge_penalty, max_parents, require, forbid)
     case = _load(data, prior, temperature, discrete=discrete, log=log, standardise=standardise)
     updates = UPDATES if updates is None else updates
-    typer.echo(case.size)
+    count = len(case.table.names)
+    way = "tabulated" if count <= TABULATED else "computed for each graph"
+    typer.echo(f"{case.size}; local weights are {way}; {gigabytes(memory(count))} of memory")
     out.mkdir(parents=True, exist_ok=True)  # before the work: a name that cannot be used
     started = time.perf_counter()
     found = train(case.table, prior=prior, temperature=case.temperature, updates=updates, seed=seed)
@@ -114,7 +118,7 @@ def fit(
         "samples": len(found.draws.graphs),
         "quality": found.quality(),
     }
-    if len(case.table.names) <= EXACT:
+    if count <= EXACT:
         known = exact_posterior(case.table, prior=prior, temperature=case.temperature)
         summary["distance_to_exact"] = found.errors(known)
     case.summary["options"] |= {"updates": updates, "seed": seed}
@@ -128,12 +132,14 @@ def fit(
     )
     typer.echo(_headline(found))
     share = summary["quality"]["effective_sample_share"]
-    typer.echo(f"effective sample size of importance-corrected estimates: {share:.0%} of the draws")
+    typer.echo(f"effective sample size of importance-corrected estimates: {share:.1%} of the draws")
     if found.rejected:
         typer.echo(f"{found.rejected} updates were not finite, and were rejected")
     if "distance_to_exact" in summary:
         error = summary["distance_to_exact"]["largest_error_of_a_marginal"]
         typer.echo(f"no probability of an edge is further than {error:.2g} from the exact one")
+    else:
+        typer.echo("that size is the only judge: the exact posterior of so many is not computed")
     typer.echo(f"edges, paths, Markov blankets, samples and a picture are in {out}")
 
 

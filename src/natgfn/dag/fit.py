@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Num
 
-from ..envs.dags import Dags
+from ..envs.dags import AbstractDags
 from ..objectives import Huber, TrajectoryBalance
 from ..optim import Adam
 from ..policies import AbstractDesign, Flow, Network, Uniform
@@ -23,15 +23,18 @@ from ..train.loop import Line, follow, rejections
 from .data import Data, Edge, load
 from .guide import Guide, Guided
 from .posterior import SAMPLES
-from .priors import Prior, log_weights
-from .sampler import SampledPosterior, draw
+from .priors import Prior
+from .sampler import MOST, TOGETHER, SampledPosterior, draw
 from .scores import AbstractScore, score_for
+from .subsets import table_bytes
+from .target import TABULATED, environment
 
-UPDATES = 4_000
+UPDATES, BATCH = 4_000, 64
 
 _RATE, _LOG_Z_RATE = 1e-3, 1e-1
 _LEAST = 0.02  # the last rate, beside the first
 _CHUNK = 50  # updates from one look at the rate to the next
+_CANDIDATES = 10  # of each child, where the variables are too many for all of them
 
 
 def fit(
@@ -44,11 +47,14 @@ def fit(
     temperature: float | Literal["paper"] = 1.0,
     policy: AbstractDesign = Network(128, 2),
     updates: int = UPDATES,
-    batch: int = 64,
+    batch: int = BATCH,
     seed: int = 0,
     progress: bool = True,
 ) -> SampledPosterior:
     """Train a GFlowNet to draw graphs in proportion to their posterior probability.
+
+    Up to 16 variables the weights of all sets of parents are tabulated. Beyond, those of BGe are
+    computed for each graph, and `SampledPosterior.quality` is the only judge of the result.
 
     Trajectory balance with a Huber penalty of threshold 1: one wrong edge can change the
     likelihood of a graph by a factor of e^100, and squares of such residuals would drown the rest.
@@ -71,20 +77,20 @@ def fit(
             raise ValueError(f"{name} must be at least 1, got {value}")
     data = table if isinstance(table, Data) else load(table)
     prior = replace(prior, forbid=(*prior.forbid, *forbid), require=(*prior.require, *require))
-    env = Dags(log_weights(data, score_for(data, score), prior, temperature))
+    env = environment(data, score_for(data, score), prior, temperature)
     flow, rejected = train(env, policy, updates, batch, seed, progress)
     draws = draw(env, flow, SAMPLES, seed=seed + 1)
     return SampledPosterior(data.names, env, flow, draws, rejected)
 
 
 def train(
-    env: Dags, policy: AbstractDesign, updates: int, batch: int, seed: int, progress: bool
+    env: AbstractDags, policy: AbstractDesign, updates: int, batch: int, seed: int, progress: bool
 ) -> tuple[Flow, int]:
     """The flow after all updates, and how many were rejected.
 
     Rates fall from the first update to the last like a cosine.
     """
-    forward = Guided(Guide.of(env), policy(env, key=jax.random.key(seed)))
+    forward = Guided(Guide.of(env, candidates(env.size)), policy(env, key=jax.random.key(seed)))
     flow = Flow(forward, Uniform.backward(env), jnp.array(0.0))
     log_z = np.float32(draw(env, flow, 500, seed=seed).log_weights.mean())
     flow = eqx.tree_at(lambda f: f.log_z, flow, jnp.asarray(log_z))
@@ -112,6 +118,25 @@ def train(
         progress=progress,
     )
     return of_seed(states.flow, 0), sum(history[-1]["rejected"])
+
+
+def candidates(count: int) -> int:
+    """How many parents of a child the guide sums over."""
+    return count - 1 if count <= TABULATED else _CANDIDATES
+
+
+def memory(count: int) -> int:
+    """About the bytes that `fit` needs for so many variables, Python and its libraries apart.
+
+    Trajectories count twice: their states, of which copies are made, and a logit an action.
+    """
+    pairs = count * (count - 1)
+    states = 2 * count**2 * (pairs // 2 + 2)
+    together = max(BATCH, min(TOGETHER, MOST // states))
+    paths = 2 * together * (3 * states + 4 * (pairs + 1) * (pairs // 2 + 1))
+    guide = 2 * 4 * count * 3 ** candidates(count)
+    tables = 3 * table_bytes(count) if count <= TABULATED else 0
+    return guide + max(tables, paths)
 
 
 def _look(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:

@@ -1,73 +1,187 @@
-r"""A head start for a policy: what the local weights say when cycles are forgotten.
+r"""A head start for a policy: what local weights say of each pair of variables.
 
-In a partial graph $G$ with $k$ edges, let child $j$ have the parents $S_j$, and let $C_j$ be those
-that it can still get without a cycle. If children chose their parents independently of each other,
-$$\Lambda_j = \sum_{S_j \subseteq T \subseteq S_j \cup C_j} e^{w_j(T)}$$
-would be the weight of what can become of $j$, and the flow from $G$, with a uniform $P_B$,
+With $P_B$ uniform, the edges of a graph come in any order: as if each had a time of its own,
+uniform in $[0, 1]$. The flow from a graph $G$ with $k$ edges is an integral over the time $x$ that
+is left,
 $$F(G) = \sum_{G' \supseteq G} R(G') \Big/ \binom{|G'|}{k}
-\approx \prod_j \Lambda_j \quad \text{when } G \text{ is nearly complete}.$$
-Then $P_F(i \to j \mid G) / P_F(\mathrm{stop} \mid G) = F(G + i \to j) / ((k + 1)\, R(G))$ has the
-logits
-$$\log \Lambda_j(S_j + i) - \log \Lambda_j(S_j) - \log(k + 1), \qquad
-\sum_j w_j(S_j) - \log \Lambda_j(S_j).$$
-The first is the probability that $i$ becomes a parent of $j$. A policy that starts there has to
-learn only what children owe to each other.
+  = k \int_0^1 (1 - x)^{k - 1} \sum_{G' \supseteq G} R(G')\, x^{|G'| - k}\, dx,$$
+and the guide estimates the sum in three steps.
+
+1. *Each child by itself.* Child $j$ has the parents $S_j$ and can still get those of $C_j$ without
+a cycle. From $\Lambda_j = \sum_{S_j \subseteq T \subseteq S_j \cup C_j} e^{w_j(T)}$, and the same
+with $i$ in $S_j$ or without it in $C_j$, come the probability $p_{ij}$ that $i$ becomes a parent,
+$1 - p_{ij}$, and $q_j$, that none does.
+
+2. *Not both ways.* A pair has the weights $p_{ij} (1 - p_{ji})$ and $p_{ji} (1 - p_{ij})$ of its
+edges, and $(1 - p_{ij}) (1 - p_{ji})$ of neither; their sum is $z_{ij}$. So $\prod_j q_j /
+\prod_{i<j} z_{ij}$ is the probability that nothing is added: the product of the
+$q_j' = q_j \prod_i z_{ij}^{-1/2}$. The probability of one edge or the other is shared between them
+like $p_{ij} : p_{ji}$, not like their weights, which are far too sure of a direction: each child
+takes the others to go on as if they had no part in cycles. The shares are $\hat p_{ij}$.
+
+3. *Any order.* The parents that $j$ will get, $\sum_i \hat p_{ij}$ on average, are taken as none,
+or one and a Poisson number of others: $g_j(x) = q_j' + (1 - q_j')\, x\, e^{-\nu_j (1 - x)}$ is the
+mean of $x$ to the power of their number. The logits are
+$$\log \hat p_{ij} + \log \int_0^1 \frac{(1 - x)^k \prod_l g_l(x)}
+  {1 - (\hat p_{ij} + \hat p_{ji}) (1 - x)}\, dx, \qquad \sum_j \log q_j'.$$
+
+A policy that starts there has to learn only what pairs owe to each other.
+
+$\Lambda_j$ has $3^K$ values for $K$ candidates: all other variables, or, where these are many,
+those that say most about the child. Each of the rest joins independently of all others, with the
+log-odds $w_j(S^* + i) - w_j(S^*)$ of joining the best set $S^*$ of candidates.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..envs.dags import Dag, Dags
+from ..envs.dags import AbstractDags, Dag
 from ..policies import AbstractPolicy
-from .subsets import check_memory
+from .subsets import check_memory, indicators
+
+_TIMES, _WEIGHTS = (x.astype(np.float32) / 2 for x in np.polynomial.legendre.leggauss(32))
+_TIMES += 0.5
 
 
 class Guide(AbstractPolicy):
     r"""The logits above: nothing to learn.
 
+    Floats are kept as the bits of float32: integers, which no training touches.
+
     Attributes:
-        bits: $\log \Lambda_j$ for every interval of sets, as the bits of float32: integers, which
-            no training touches. A digit to base 3 for each variable but $j$, the first lowest, is
-            0 if the variable cannot be a parent, 1 if it can become one, and 2 if it is one.
+        bits: $\log \Lambda_j$ for every interval of sets of candidates. A digit to base 3 for each
+            candidate, the first lowest, is 0 if it cannot be a parent, 1 if it can become one,
+            and 2 if it is one.
+        power: what the digit of each source counts for each target; 0 if it is no candidate.
+        gains: the log-odds of those that are not, also as bits.
+        required: how many edges every graph has.
     """
 
     bits: Int[np.ndarray, "d intervals"]
+    power: Int[np.ndarray, "d d"]
+    gains: Int[np.ndarray, "d d"]
+    required: int = eqx.field(static=True)
 
     def __call__(self, state: Dag) -> Float[Array, " actions"]:
         size = len(self.bits)
+        joins, stays, nothing = self._alone(state)
+        one, neither = joins + stays.T, stays + stays.T
+        pair = jnp.logaddexp(one, one.T)
+        total = jnp.logaddexp(pair, neither)
+        nothing = jnp.minimum(nothing - jnp.sum(total, axis=0) / 2, -1e-6)
+        share = jnp.where(joins > -jnp.inf, joins - jnp.logaddexp(joins, joins.T), -jnp.inf)
+        joins = share + pair - total
+        logits = joins + _log_order(joins, nothing, jnp.sum(state.edges) - self.required)
         off_diagonal = np.nonzero(~np.eye(size, dtype=bool))
-        source, target = off_diagonal
-        digit = jnp.where(state.edges, 2, jnp.where(state.reached, 0, 1))
-        power = np.zeros((size, size), np.int32)
-        power[off_diagonal] = 3 ** (source - (source > target))
-        place = jnp.sum(digit * power, axis=0)
-        table = jax.lax.bitcast_convert_type(jnp.asarray(self.bits), jnp.float32)
-        child = jnp.arange(size)
-        now = table[child, place]
-        edge = (table[child, place + power] - now)[off_diagonal]
-        stop = jnp.sum(table[child, jnp.sum(jnp.where(digit == 2, 2, 0) * power, axis=0)] - now)
-        count = jnp.sum(state.edges)
         # Invalid actions are masked by whoever asked.
-        logits = jnp.append(edge - jnp.log(1.0 + count), stop)
+        logits = jnp.append(logits[off_diagonal], jnp.sum(nothing))
         return jnp.where(jnp.isfinite(logits), logits, 0.0)
 
+    def _alone(
+        self, state: Dag
+    ) -> tuple[Float[Array, "d d"], Float[Array, "d d"], Float[Array, " d"]]:
+        r"""$\log p$, $\log(1 - p)$ and $\log q$."""
+        table, gains = (
+            jax.lax.bitcast_convert_type(jnp.asarray(x), jnp.float32)
+            for x in (self.bits, self.gains)
+        )
+        power, candidate = jnp.asarray(self.power), self.power > 0
+        digit = jnp.where(state.edges, 2, jnp.where(state.reached, 0, 1))
+        child, place = jnp.arange(len(table)), jnp.sum(digit * power, axis=0)
+        now = table[child, place]
+        joins = jnp.where(candidate, table[child, place + power] - now, jax.nn.log_sigmoid(gains))
+        stays = jnp.where(candidate, table[child, place - power] - now, jax.nn.log_sigmoid(-gains))
+        joins = jnp.where(digit == 1, joins, -jnp.inf)
+        stays = jnp.where(digit == 1, stays, 0.0)
+        alone = table[child, jnp.sum(jnp.where(digit == 2, 2, 0) * power, axis=0)] - now
+        return joins, stays, alone + jnp.sum(jnp.where(candidate, 0.0, stays), axis=0)
+
     @classmethod
-    def of(cls, env: Dags) -> "Guide":
-        check_memory(f"a guide for {env.size} variables", 4 * env.size * 3 ** (env.size - 1))
-        rows = [_intervals(row, child) for child, row in enumerate(env.log_weights)]
-        return cls(np.stack(rows).astype(np.float32).view(np.int32))
+    def of(cls, env: AbstractDags, candidates: int | None = None) -> "Guide":
+        """With so many candidates a child: all other variables, unless given."""
+        size = env.size
+        number = size - 1 if candidates is None else min(candidates, size - 1)
+        check_memory(f"a guide for {size} variables", 4 * size * 3**number)
+        power, gains = np.zeros((size, size), np.int32), np.zeros((size, size), np.float32)
+        table = np.empty((size, 3**number), np.float32)
+        for child in range(size):
+            chosen = _candidates(env, child, number)
+            power[chosen, child] = 3 ** np.arange(number)
+            sets = np.tile(env.always[:, child], (2**number, 1))
+            sets[:, chosen] |= indicators(np.arange(2**number), number).astype(bool)
+            weights = env.local(child, sets)
+            table[child] = _intervals(weights)
+            if number < size - 1:
+                full = np.sum(sets[weights > -np.inf], axis=1).max()
+                room = np.sum(sets, axis=1) < full
+                best = sets[np.argmax(np.where(room, weights, -np.inf))]
+                gains[:, child] = _gains(env, child, best)
+        return cls(table.view(np.int32), power, gains.view(np.int32), len(env.required))
 
 
-def _intervals(row: Float[np.ndarray, " sets"], child: int) -> Float[np.ndarray, " intervals"]:
+def _log_order(
+    joins: Float[Array, "d d"], nothing: Float[Array, " d"], count: Int[Array, ""]
+) -> Float[Array, "d d"]:
+    r"""The logarithm of the integral, by quadrature; linear between pairs of chances $1 - 2^{-n}$.
+
+    Args:
+        joins: $\log \hat p$.
+        nothing: $\log q'$.
+        count: $k$.
+    """
+    chances, some = jnp.exp(joins), -jnp.expm1(nothing)
+    more = jnp.maximum(jnp.sum(chances, axis=0) / some - 1, 0.0)
+    time = jnp.asarray(_TIMES)[:, None]
+    children = jnp.log(jnp.exp(nothing) + some * time * jnp.exp(-more * (1 - time)))
+    logs = jnp.sum(children, axis=1) + count * jnp.log1p(-_TIMES) + jnp.log(_WEIGHTS)
+    steps = jnp.arange(9.0)
+    pairs = -jnp.log(1 - (1 - 2**-steps) * (1 - time))
+    known = jax.nn.logsumexp(logs[:, None] + pairs, axis=0)
+    step = -jnp.log2(jnp.maximum(1 - chances - chances.T, 2 ** -steps[-1]))
+    return jnp.maximum(1 - jnp.abs(step[..., None] - steps), 0.0) @ known
+
+
+def _intervals(weights: Float[np.ndarray, " sets"]) -> Float[np.ndarray, " intervals"]:
     r"""$\log \Lambda$ of one child."""
-    count = (len(row) - 1).bit_length() - 1
-    table = row[np.arange(len(row)) >> child & 1 == 0].reshape((2,) * count)
+    count = len(weights).bit_length() - 1
+    table = weights.reshape((2,) * count)
     for axis in range(count):
         without, having = np.moveaxis(table, axis, 0)
         table = np.stack([without, np.logaddexp(without, having), having], axis=axis)
     return table.ravel()
+
+
+def _candidates(env: AbstractDags, child: int, number: int) -> Int[np.ndarray, " number"]:
+    """Those that raise the weight most, one after another, given those that did before.
+
+    So a parent of a child comes after that child, and the Markov blanket is complete.
+    """
+    others = np.flatnonzero(np.arange(env.size) != child)
+    if number == len(others):
+        return others
+    now = env.always[:, child]
+    gains, chosen = _gains(env, child, now), np.array([child])
+    while len(chosen) <= number:
+        best = np.setdiff1d(others, chosen)
+        best = best[np.argmax(gains[best])]
+        chosen = np.append(chosen, best)
+        if gains[best] > 0:
+            more = now | (np.arange(env.size) == best)
+            after = _gains(env, child, more)
+            if np.any(after > -np.inf):  # there is room for another
+                now, gains = more, after
+    return np.sort(chosen[1:])
+
+
+def _gains(
+    env: AbstractDags, child: int, parents: Bool[np.ndarray, " d"]
+) -> Float[np.ndarray, " d"]:
+    """What each variable adds to the weight; minus infinity where it cannot be added."""
+    before, *after = env.local(child, np.vstack([parents, parents | np.eye(env.size, dtype=bool)]))
+    return np.where(parents, -np.inf, np.array(after) - before)
 
 
 class Guided(AbstractPolicy):

@@ -54,8 +54,10 @@ class Prior(eqx.Module):
         if not all(np.isfinite(value) for value in self.log_odds.values()):
             raise ValueError("log_odds must be finite: use require and forbid for certainty")
 
-    def local(self, names: tuple[str, ...]) -> Float[np.ndarray, "d sets"]:
-        r"""$\log \pi_j(\mathrm{Pa})$, and $-\infty$ where a set is not allowed."""
+    def edges(
+        self, names: tuple[str, ...]
+    ) -> tuple[Float[np.ndarray, "d d"], Bool[np.ndarray, "d d"]]:
+        r"""The log-odds of each edge, $-\infty$ where it is forbidden, and which are required."""
         required, forbidden = _mask(names, self.require), _mask(names, self.forbid)
         self._check_consistent(names, required, forbidden)
         odds = np.full(required.shape, np.log(self.edge_probability / (1 - self.edge_probability)))
@@ -63,6 +65,11 @@ class Prior(eqx.Module):
         for edge, value in self.log_odds.items():
             odds[_mask(names, [edge])] += value
         odds[forbidden] = -np.inf
+        return odds, required
+
+    def local(self, names: tuple[str, ...]) -> Float[np.ndarray, "d sets"]:
+        r"""$\log \pi_j(\mathrm{Pa})$, and $-\infty$ where a set is not allowed."""
+        odds, required = self.edges(names)
         sets = np.arange(2 ** len(names))
         table = np.stack([subset_totals(column) for column in odds.T])
         for child, row in enumerate(table):
@@ -101,16 +108,22 @@ def log_weights(
 
     The temperature is $\beta$, the power of the likelihood; `"paper"` is $N^{-1/2}$.
     """
-    power = temperature
-    if isinstance(power, str):
-        power = len(data.values) ** -0.5 if power == "paper" else np.nan
-    if not 0 < power < np.inf:
-        raise ValueError(f"temperature must be positive and finite, or 'paper', got {temperature}")
+    power = power_of(temperature, data)
     count = len(data.names)
     check_memory(f"a table of local scores of {count} variables", table_bytes(count))
     allowed = prior.local(data.names)  # first: it is quick to find an error
     scores = local_scores(score, data)
     return power * (scores - scores[:, :1]) + allowed
+
+
+def power_of(temperature: float | Literal["paper"], data: Data) -> float:
+    r"""$\beta$ as a number."""
+    power = temperature
+    if isinstance(power, str):
+        power = len(data.values) ** -0.5 if power == "paper" else np.nan
+    if not 0 < power < np.inf:
+        raise ValueError(f"temperature must be positive and finite, or 'paper', got {temperature}")
+    return float(power)
 
 
 def _mask(names: tuple[str, ...], edges: Iterable[Edge]) -> Bool[np.ndarray, "d d"]:

@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from scipy.special import logsumexp
 
-from ..envs.dags import Dags
+from ..envs.dags import AbstractDags
 from ..objectives.base import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
@@ -22,7 +22,8 @@ from .exact import ExactPosterior
 from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
 
-_TOGETHER = 500
+TOGETHER, MOST = 500, 2**27
+"""Trajectories that are drawn together, at most, and the bytes of their states."""
 
 
 class Draws(eqx.Module):
@@ -64,7 +65,7 @@ class SampledPosterior(AbstractPosterior):
     """
 
     names: tuple[str, ...]
-    env: Dags
+    env: AbstractDags
     flow: Flow
     draws: Draws
     rejected: int = 0
@@ -125,17 +126,19 @@ class SampledPosterior(AbstractPosterior):
         }
 
 
-def draw(env: Dags, flow: Flow, count: int, *, seed: int) -> Draws:
+def draw(env: AbstractDags, flow: Flow, count: int, *, seed: int) -> Draws:
     """Independent graphs from the forward policy."""
-    key, starts = jax.random.key(seed), range(0, count, _TOGETHER)
-    found = [_draw(env, flow, jax.random.fold_in(key, start)) for start in starts]
+    states = 2 * env.size**2 * (env.max_steps + 1)
+    together = min(TOGETHER, max(1, MOST // states))
+    key, starts = jax.random.key(seed), range(0, count, together)
+    found = [_draw(env, flow, together, jax.random.fold_in(key, start)) for start in starts]
     edges, surpluses = (np.concatenate(x)[:count] for x in zip(*found, strict=True))
-    bits = np.einsum("nij,i->nj", edges.astype(np.int64), 1 << np.arange(env.size))
-    rewards = env.log_weights[np.arange(env.size), bits].sum(axis=1)
-    return Draws(edges.astype(np.int8), -surpluses.astype(float), rewards)
+    return Draws(edges.astype(np.int8), -surpluses.astype(float), env.log_rewards(edges))
 
 
 @eqx.filter_jit
-def _draw(env: Dags, flow: Flow, key: jax.Array) -> tuple[Bool[Array, "n d d"], Float[Array, " n"]]:
-    paths = rollout(env, flow.forward, OnPolicy(), _TOGETHER, key=key)
+def _draw(
+    env: AbstractDags, flow: Flow, count: int, key: jax.Array
+) -> tuple[Bool[Array, "n d d"], Float[Array, " n"]]:
+    paths = rollout(env, flow.forward, OnPolicy(), count, key=key)
     return paths.last.edges, surplus(env, paths, log_probs(env, flow, paths))

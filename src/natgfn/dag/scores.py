@@ -10,6 +10,7 @@ Everything is float64 NumPy: a table is made once and looked up afterwards.
 """
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -43,6 +44,21 @@ def local_scores(score: AbstractScore, data: Data) -> Float[np.ndarray, "d sets"
     return table
 
 
+class Wishart(NamedTuple):
+    """What BGe knows after the data; the numbers are for sets of every size, from none."""
+
+    prior: Float[np.ndarray, "d d"]
+    """$T$."""
+    posterior: Float[np.ndarray, "d d"]
+    """$R$."""
+    before: Float[np.ndarray, " sizes"]
+    r"""$\alpha_w - d + p$."""
+    after: Float[np.ndarray, " sizes"]
+    """And with $N$."""
+    constant: Float[np.ndarray, " sizes"]
+    """All terms without a determinant."""
+
+
 class BGe(AbstractScore):
     r"""The Gaussian score with a normal-Wishart prior (Geiger and Heckerman, corrected in 2014).
 
@@ -74,6 +90,16 @@ class BGe(AbstractScore):
             raise ValueError(f"mean_weight must be positive, got {self.mean_weight}")
 
     def log_marginals(self, data, sets):
+        law = self.law(data)
+        size = np.bitwise_count(sets).astype(np.int64)
+        return (
+            law.constant[size]
+            + law.before[size] / 2 * _log_determinants(law.prior, sets)
+            - law.after[size] / 2 * _log_determinants(law.posterior, sets)
+        )
+
+    def law(self, data: Data) -> Wishart:
+        """What a table has to say of every set of its variables."""
         if data.discrete:
             raise ValueError("BGe is for continuous data, got discrete data: use BDeu")
         rows, count = data.values.shape
@@ -86,7 +112,6 @@ class BGe(AbstractScore):
         shrink = rows * self.mean_weight / (rows + self.mean_weight)
         posterior = prior + centred.T @ centred + shrink * np.outer(shift, shift)
 
-        size = np.bitwise_count(sets).astype(np.int64)
         before = freedom - count + np.arange(count + 1)
         after = before + rows
         constant = [
@@ -97,11 +122,7 @@ class BGe(AbstractScore):
             )
             for p in range(count + 1)
         ]
-        return (
-            np.array(constant)[size]
-            + before[size] / 2 * _log_determinants(prior, sets)
-            - after[size] / 2 * _log_determinants(posterior, sets)
-        )
+        return Wishart(prior, posterior, before, after, np.array(constant))
 
     def _scale(self, count: int, freedom: float) -> Float[np.ndarray, "d d"]:
         scale = self.scale

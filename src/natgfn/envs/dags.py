@@ -1,11 +1,12 @@
 r"""Directed acyclic graphs, one edge after another in any order (`app:sachs_dag_details`)."""
 
+from abc import abstractmethod
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from .base import AbstractEnv, Action
 
@@ -19,8 +20,8 @@ class Dag(NamedTuple):
     stopped: Bool[Array, ""]
 
 
-class Dags(AbstractEnv):
-    r"""$R(G) = \exp \sum_j w_j(\mathrm{Pa}_j)$ over acyclic graphs.
+class AbstractDags(AbstractEnv):
+    r"""$R(G) = \exp \sum_j w_j(\mathrm{Pa}_j)$ over acyclic graphs, wherever $w$ comes from.
 
     Action $i (d - 1) + j - 1\{j > i\}$ adds the edge $i \to j$, the pairs $i \ne j$ row by row, and
     the last action stops. Each edge but those that every graph has can have been the last one, so
@@ -29,6 +30,100 @@ class Dags(AbstractEnv):
     Rewards are finite in every state: a parent set has to be allowed, $w_j > -\infty$, before an
     edge that makes it can be added; the source has the edges that every allowed graph has; and
     without some of the others, a parent set must be allowed too, so that all graphs are reached.
+    """
+
+    required: eqx.AbstractVar[tuple[tuple[int, int], ...]]
+    """The edges that every graph has."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """The number of vertices $d$."""
+
+    @abstractmethod
+    def allowed(self, edges: Bool[Array, "d d"]) -> Bool[Array, "d d"] | Bool[Array, ""]:
+        """Whether a graph may have each edge besides those that it has, cycles apart."""
+
+    @abstractmethod
+    def local(self, child: int, parents: Bool[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        r"""$w_j$ of sets of parents, in float64; $-\infty$ where a set is not allowed."""
+
+    def log_rewards(self, graphs: Shaped[np.ndarray, "n d d"]) -> Float[np.ndarray, " n"]:
+        r"""$\log R$ of many graphs, in float64: for reports, not for training."""
+        columns = []
+        for child, parents in enumerate(np.moveaxis(graphs.astype(bool), 2, 0)):
+            sets, place = np.unique(parents, axis=0, return_inverse=True)
+            columns.append(self.local(child, sets)[place.ravel()])
+        return np.stack(columns, axis=1).sum(axis=1)
+
+    @property
+    def always(self) -> Bool[np.ndarray, "d d"]:
+        """`required` as a matrix."""
+        edges = np.zeros((self.size, self.size), bool)
+        for edge in self.required:
+            edges[edge] = True
+        return edges
+
+    @property
+    def pairs(self) -> tuple[Int[np.ndarray, " edges"], Int[np.ndarray, " edges"]]:
+        """The source and the target of each edge, in the order of the actions."""
+        source, target = np.nonzero(~np.eye(self.size, dtype=bool))
+        return source, target
+
+    @property
+    def num_actions(self) -> int:
+        return self.size * (self.size - 1) + 1
+
+    def init(self) -> Dag:
+        edges = jnp.asarray(self.always)
+        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
+        return Dag(edges, reached, jnp.array(False))
+
+    def step(self, state: Dag, action: Action) -> Dag:
+        added = self._edge(action)
+        source, target = jnp.any(added, axis=1), jnp.any(added, axis=0)
+        # What the target reaches can now be reached from all that reach the source.
+        below = jnp.any(state.reached & target, axis=1)
+        above = jnp.any(state.reached & source[:, None], axis=0)
+        reached = state.reached | below[:, None] & above
+        stopped = state.stopped | (jnp.asarray(action) == self.num_actions - 1)
+        return Dag(state.edges | added, reached, stopped)
+
+    def undo(self, state: Dag, action: Action) -> Dag:
+        edges = state.edges & ~self._edge(action)
+        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
+        return Dag(edges, reached, jnp.array(False))
+
+    def _edge(self, action: Action) -> Bool[Array, "d d"]:
+        source, target = (jnp.asarray(x) for x in self.pairs)
+        number = jnp.arange(self.num_actions - 1)
+        return jnp.zeros((self.size, self.size), bool).at[source, target].set(number == action)
+
+    def forward_mask(self, state: Dag) -> Bool[Array, " actions"]:
+        source, target = self.pairs
+        free = ~(state.edges | state.reached) & self.allowed(state.edges)
+        return jnp.append(free[source, target], True) & ~state.stopped
+
+    def backward_mask(self, state: Dag) -> Bool[Array, " actions"]:
+        source, target = self.pairs
+        optional = (state.edges & ~jnp.asarray(self.always))[source, target]
+        return jnp.append(optional & ~state.stopped, state.stopped)
+
+    def is_terminal(self, state: Dag) -> Bool[Array, ""]:
+        return state.stopped
+
+    def observe(self, state: Dag) -> Float[Array, " features"]:
+        """Which edges there are, and which would close a cycle, in the order of the actions."""
+        source, target = self.pairs
+        both = jnp.stack([state.edges[source, target], state.reached[source, target]])
+        return both.ravel().astype(float)
+
+    def log_partial(self, state: Dag) -> Float[Array, ""]:
+        return self.log_reward(state)
+
+
+class Dags(AbstractDags):
+    r"""$R(G) = \exp \sum_j w_j(\mathrm{Pa}_j)$ with $w$ from a table.
 
     Attributes:
         log_weights: $w_j(\mathrm{Pa})$ for each child and set of parents, as the bits of the
@@ -37,7 +132,6 @@ class Dags(AbstractEnv):
 
     log_weights: Float[np.ndarray, "d sets"]
     required: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    """The edges that every graph has."""
     limited: bool = eqx.field(static=True)
     """Whether there are sets that are not allowed."""
 
@@ -69,84 +163,24 @@ class Dags(AbstractEnv):
 
     @property
     def size(self) -> int:
-        """The number of vertices $d$."""
         return len(self.log_weights)
-
-    @property
-    def always(self) -> Bool[np.ndarray, "d d"]:
-        """`required` as a matrix."""
-        edges = np.zeros((self.size, self.size), bool)
-        for edge in self.required:
-            edges[edge] = True
-        return edges
-
-    @property
-    def pairs(self) -> tuple[Int[np.ndarray, " edges"], Int[np.ndarray, " edges"]]:
-        """The source and the target of each edge, in the order of the actions."""
-        source, target = np.nonzero(~np.eye(self.size, dtype=bool))
-        return source, target
-
-    @property
-    def num_actions(self) -> int:
-        return self.size * (self.size - 1) + 1
 
     @property
     def max_steps(self) -> int:
         return self.size * (self.size - 1) // 2 - len(self.required) + 1
 
-    def init(self) -> Dag:
-        edges = jnp.asarray(self.always)
-        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
-        return Dag(edges, reached, jnp.array(False))
-
-    def step(self, state: Dag, action: Action) -> Dag:
-        added = self._edge(action)
-        source, target = jnp.any(added, axis=1), jnp.any(added, axis=0)
-        # What the target reaches can now be reached from all that reach the source.
-        below = jnp.any(state.reached & target, axis=1)
-        above = jnp.any(state.reached & source[:, None], axis=0)
-        reached = state.reached | below[:, None] & above
-        stopped = state.stopped | (jnp.asarray(action) == self.num_actions - 1)
-        return Dag(state.edges | added, reached, stopped)
-
-    def undo(self, state: Dag, action: Action) -> Dag:
-        edges = state.edges & ~self._edge(action)
-        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
-        return Dag(edges, reached, jnp.array(False))
-
-    def _edge(self, action: Action) -> Bool[Array, "d d"]:
-        source, target = (jnp.asarray(x) for x in self.pairs)
-        number = jnp.arange(self.num_actions - 1)
-        return jnp.zeros((self.size, self.size), bool).at[source, target].set(number == action)
-
-    def forward_mask(self, state: Dag) -> Bool[Array, " actions"]:
-        source, target = self.pairs
-        free = ~(state.edges | state.reached)
-        if self.limited:
-            with_it = parents(state.edges) | (1 << jnp.arange(self.size))[:, None]
-            free &= jnp.asarray(self.log_weights)[jnp.arange(self.size), with_it] > -jnp.inf
-        return jnp.append(free[source, target], True) & ~state.stopped
-
-    def backward_mask(self, state: Dag) -> Bool[Array, " actions"]:
-        source, target = self.pairs
-        optional = (state.edges & ~jnp.asarray(self.always))[source, target]
-        return jnp.append(optional & ~state.stopped, state.stopped)
-
-    def is_terminal(self, state: Dag) -> Bool[Array, ""]:
-        return state.stopped
-
-    def observe(self, state: Dag) -> Float[Array, " features"]:
-        """Which edges there are, and which would close a cycle, in the order of the actions."""
-        source, target = self.pairs
-        both = jnp.stack([state.edges[source, target], state.reached[source, target]])
-        return both.ravel().astype(float)
+    def allowed(self, edges):
+        if not self.limited:
+            return jnp.array(True)
+        with_it = parents(edges) | (1 << jnp.arange(self.size))[:, None]
+        return jnp.asarray(self.log_weights)[jnp.arange(self.size), with_it] > -jnp.inf
 
     def log_reward(self, state: Dag) -> Float[Array, ""]:
         table = jnp.asarray(self.log_weights)
         return jnp.sum(table[jnp.arange(self.size), parents(state.edges)])
 
-    def log_partial(self, state: Dag) -> Float[Array, ""]:
-        return self.log_reward(state)
+    def local(self, child, parents):
+        return self.log_weights[child, parents @ (1 << np.arange(self.size))]
 
 
 def parents(edges: Bool[Array, "d d"]) -> Int[Array, " d"]:

@@ -10,7 +10,15 @@ from jaxtyping import Array, Float
 
 from ..envs.base import AbstractEnv
 from ..policies import AbstractPolicy, Flow
-from ..sampling import AbstractProposal, PathLogProbs, Trajectories, Weighting, log_probs, taken
+from ..sampling import (
+    AbstractProposal,
+    PathLogProbs,
+    Trajectories,
+    Weighting,
+    is_long,
+    log_probs,
+    taken,
+)
 from .base import AbstractObjective, surplus
 from .penalties import curvature, slope
 
@@ -114,7 +122,7 @@ def evaluate(
         weighting: how ratios of laws become weights.
     """
     size = sum(x.size for x in jax.tree.leaves(eqx.filter(flow, eqx.is_inexact_array)))
-    small = paths.actions.shape[1] * size <= _MOST
+    small = paths.actions.shape[1] * size <= _MOST and not is_long(paths, env)
     by_rows = objective.by_trajectory and small and flow.forward.by_rows
     differentiate = _by_rows if by_rows else _linearised
     delta, probs, push, pull, rows = differentiate(objective, env, flow, paths)

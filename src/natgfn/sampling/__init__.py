@@ -7,6 +7,7 @@ from .proposals import OnPolicy as OnPolicy
 from .proposals import UniformMixture as UniformMixture
 from .rollout import PathLogProbs as PathLogProbs
 from .rollout import Trajectories as Trajectories
+from .rollout import is_long as is_long
 from .rollout import log_probs as log_probs
 from .rollout import retrace as retrace
 from .rollout import rollback as rollback

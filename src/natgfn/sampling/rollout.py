@@ -182,9 +182,40 @@ class PathLogProbs(NamedTuple):
         return jnp.sum(self.back_steps, axis=0)
 
 
+LONG = 2**15
+"""Logits of one trajectory, padding included, beyond which the padding is not evaluated."""
+
+_BLOCK = 8  # steps that are evaluated together then
+
+
+def is_long(paths: Trajectories, env: AbstractEnv) -> bool:
+    """Whether a trajectory could be much longer than those of a batch."""
+    return len(paths.actions) * env.num_actions > LONG
+
+
 def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs:
     """Evaluate both policies along `paths`, once."""
+    if not is_long(paths, env):
+        return _log_probs(env, flow, paths)
+    times = len(paths.actions)
 
+    def on_block(start):
+        step = start + jnp.arange(_BLOCK + 1)
+        here = jnp.minimum(step[:-1], times - 1)
+        some = Trajectories(
+            jax.tree.map(lambda x: x[jnp.minimum(step, times)], paths.states),
+            paths.actions[here],
+            paths.live[here] & (step[:-1] < times)[:, None],
+        )
+        evaluate = jax.checkpoint(lambda some: _log_probs(env, flow, some))
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, some))
+        return jax.lax.cond(jnp.any(some.live), evaluate, lambda _: blank, some)
+
+    found = jax.lax.map(on_block, jnp.arange(0, times, _BLOCK))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:times], found)
+
+
+def _log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs:
     def evaluate(policy, mask, states):
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
         logits = policy.many(flat, paths.live.ravel())
