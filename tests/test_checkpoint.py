@@ -24,6 +24,8 @@ from natgfn.optim import Euclidean
 from natgfn.train import checkpoint
 from natgfn.train.record import Record, describe
 
+pytestmark = pytest.mark.trains  # compiled as in the processes that tests here start and kill
+
 CONFIGURATION = {"env": "somewhere", "updates": 3}
 
 

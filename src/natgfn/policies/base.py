@@ -85,7 +85,8 @@ def masked_softmax(
     and the barriers keep the compiler from fusing that away.
     """
     by_action = jax.lax.optimization_barrier(jnp.where(mask, logits, -jnp.inf).T)
-    top = jnp.max(by_action, axis=0)
+    # Its derivative cancels; it would be 0 / 0 where logits computed twice are not rounded alike.
+    top = jax.lax.stop_gradient(jnp.max(by_action, axis=0))
     exponentials = jnp.exp(by_action - jnp.where(top > -jnp.inf, top, 0.0))
     total = jnp.sum(exponentials, axis=0)
     probs = exponentials / jnp.where(total > 0, total, 1.0)
