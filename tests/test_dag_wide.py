@@ -167,6 +167,7 @@ def test_padding_that_is_skipped_changes_nothing(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.trains
 def test_a_short_training_on_computed_rewards(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(target, "TABULATED", 4)
     rng = np.random.default_rng(0)

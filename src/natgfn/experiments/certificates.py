@@ -56,7 +56,7 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(
-        9, 20, 4, (16, 64), DeceptiveGrid(side=8), 60, 1, pairs=((16, 1e-3), (16, 1e-1))
+        14, 20, 4, (16, 64), DeceptiveGrid(side=8), 60, 1, pairs=((16, 1e-3), (16, 1e-1))
     ),
     "paper": Scale(
         every=1,
