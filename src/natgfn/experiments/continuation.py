@@ -353,7 +353,6 @@ SAFEGUARDS = {
     "refused": "refused",
     "cg": "CG residual",
     "divergence": "statewise KL",
-    "seconds_an_update": "s / update",
 }
 STRUCTURE = {
     "shd": "E-SHD",
