@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Num
+from jaxtyping import Num
 
 from ..envs.dags import AbstractDags
 from ..objectives import Huber, TrajectoryBalance
@@ -18,8 +18,8 @@ from ..optim import Adam
 from ..policies import AbstractDesign, Flow, Network, Uniform
 from ..sampling import UniformMixture
 from ..train import Algorithm
-from ..train.algorithm import TrainState, of_seed, stack_seeds
-from ..train.loop import Line, follow, rejections
+from ..train.algorithm import of_seed, stack_seeds
+from ..train.loop import follow, look_at_losses, note_loss
 from .data import Data, Edge, load
 from .guide import Guide, Guided
 from .posterior import SAMPLES
@@ -110,11 +110,11 @@ def train(
     states, history = follow(
         at,
         stack_seeds(lambda seed: algorithm.init(flow, seed), [seed]),
-        _look,
+        look_at_losses,
         {},
         updates=updates,
         every=(_CHUNK,),
-        note=_note,
+        note=note_loss,
         progress=progress,
     )
     return of_seed(states.flow, 0), sum(history[-1]["rejected"])
@@ -137,13 +137,3 @@ def memory(count: int) -> int:
     guide = 2 * 4 * count * 3 ** candidates(count)
     tables = 3 * table_bytes(count) if count <= TABULATED else 0
     return guide + max(tables, paths)
-
-
-def _look(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:
-    found = {"rejected": states.rejected.tolist()}
-    return found if losses is None else found | {"train_loss": losses.tolist()}
-
-
-def _note(line: Line) -> str:
-    loss = f"loss {line['train_loss'][0]:.3g}" if "train_loss" in line else ""
-    return loss + rejections(line)

@@ -37,7 +37,7 @@ from ..sampling import OnPolicy, Trajectories, UniformMixture, log_probs, rollou
 from ..solvers import KFAC
 from ..train import Algorithm, Recall
 from ..train.algorithm import TrainState, of_seed, stack_seeds
-from ..train.loop import RECORD, Line, follow, rejections
+from ..train.loop import RECORD, Line, follow, look_at_losses, note_loss
 from ..train.record import Record, describe
 from .study import folder_for, steps_done
 
@@ -154,11 +154,11 @@ class Continuation:
         states, _ = follow(
             lambda _: algorithm,
             stack_seeds(lambda seed: algorithm.init(flow, seed), [case.seed]),
-            _losses,
+            look_at_losses,
             {"title": title, "rule": describe(WARM_UP), **asdict(self.scale)},
             updates=self.scale.warm_up,
             every=(self.scale.every,),
-            note=_note,
+            note=note_loss,
             out=folder_for(self.work, title),
             resume=True,
             progress=title,
@@ -184,7 +184,7 @@ class Continuation:
             {"title": str(trial), "rule": describe(method.rule), **asdict(self.scale)},
             updates=self.scale.warm_up + self.scale.updates,
             every=(self.scale.every,),
-            note=_note,
+            note=note_loss,
             out=out,
             resume=True,
             progress=str(trial),
@@ -254,7 +254,7 @@ def _look(
     found = residuals(env, of_seed(states.flow, 0), probe)
     size = np.abs(np.asarray(found, np.float64))
     curves = (jax.vmap(PENALTY)(found).mean(), np.median(size), np.quantile(size, 0.9))
-    line = _losses(states, losses) | dict(zip(CURVES, map(float, curves), strict=True))
+    line = look_at_losses(states, losses) | dict(zip(CURVES, map(float, curves), strict=True))
     kinds = (AdaptiveSolve, TrustRegion)
     for part in jax.tree.leaves(states.optimiser, is_leaf=lambda x: isinstance(x, kinds)):
         if isinstance(part, AdaptiveSolve):
@@ -262,16 +262,6 @@ def _look(
         if isinstance(part, TrustRegion):
             line |= {"divergence": float(part.divergence[0]), "refused": int(part.refused[0])}
     return line
-
-
-def _losses(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:
-    found = {"rejected": states.rejected.tolist()}
-    return found if losses is None else found | {"train_loss": losses.tolist()}
-
-
-def _note(line: Line) -> str:
-    loss = f"loss {line['train_loss'][0]:.3g}" if "train_loss" in line else ""
-    return loss + rejections(line)
 
 
 def _safeguards(history: list[Line]) -> dict[str, Any]:

@@ -358,10 +358,22 @@ def _note(line: Line) -> str:
         # Of a network it is often only a lower bound.
         sign = "" if np.isfinite(found["rho_error"]).all() else ">= "
         note += f"  rho {sign}{np.mean(found['rho']):.2g}"
-    return note + rejections(line)
+    return note + _rejections(line)
 
 
-def rejections(line: Line) -> str:
+def look_at_losses(states: TrainState, losses: Float[np.ndarray, " seeds"] | None) -> Line:
+    """What can be said of any run: rejected steps, and the loss since the last look."""
+    found = {"rejected": states.rejected.tolist()}
+    return found if losses is None else found | {"train_loss": losses.tolist()}
+
+
+def note_loss(line: Line) -> str:
+    """What `look_at_losses` found, in short."""
+    loss = f"loss {np.mean(line['train_loss']):.3g}" if "train_loss" in line else ""
+    return loss + _rejections(line)
+
+
+def _rejections(line: Line) -> str:
     """The end of a note: how many steps were rejected, if any."""
     rejected = sum(line["rejected"])
     return f"  [red]{rejected} steps rejected[/red]" if rejected else ""
