@@ -19,12 +19,11 @@ from natgfn.experiments.continuation import (
     Continuation,
     Method,
     Scale,
-    area,
     branch,
     draw_probe,
     residuals,
-    updates_to,
 )
+from natgfn.experiments.continuation_page import area, updates_to
 from natgfn.optim import ControlledAdam
 from natgfn.policies import Flow, Network, Uniform
 from natgfn.train import advance

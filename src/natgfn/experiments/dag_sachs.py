@@ -19,8 +19,9 @@ from typing import Any
 from ..dag import BGe, Prior, load, log_weights, sachs
 from ..dag.data import CONSENSUS, adjacency
 from ..dag.priors import PAPER_PENALTY
-from . import continuation
-from .continuation import Case, Paper, Scale
+from . import continuation_page
+from .continuation import Case, Scale, run_all
+from .continuation_page import Paper
 
 SCALES = {
     "smoke": (4, 1, Scale(warm_up=20, updates=10, every=5, batch=16, probe=16, samples=100)),
@@ -76,12 +77,12 @@ def run(
     earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """See `continuation.run_all`."""
-    return continuation.run_all(cases(scale, seeds), SCALES[scale][-1], work, only, earlier)
+    return run_all(cases(scale, seeds), SCALES[scale][-1], work, only, earlier)
 
 
 def page(results: Mapping[str, Any]) -> str:
-    return continuation.page(results, PAPER)
+    return continuation_page.page(results, PAPER)
 
 
 def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:
-    return continuation.figures(results, out, stem, "consensus")
+    return continuation_page.figures(results, out, stem, "consensus")

@@ -44,7 +44,7 @@ from .study import folder_for, steps_done
 
 SWEEP_SEED = 1_000
 METRICS = ("tv", "discovered", "elbo", "gap", "kl", "jsd", "l1", "rejected")
-CELLS = 64
+CELLS = 32
 """Heat maps are kept as so many blocks of cells a side."""
 
 
