@@ -94,9 +94,10 @@ class Study:
         for name, rule in untuned.items():
             self.trial(name, UNTUNED, rule, None)
 
-    def at_rates(self, method: Method, kind: str, rates: Rates) -> Run:
-        """A trial of a method at given rates."""
-        return self.trial(method.name, kind, method.rule(rates), rates, **method.extra(rates))
+    def at_rates(self, method: Method, kind: str, rates: Rates, times: int = 1) -> Run:
+        """A trial of a method at given rates, on so many times the study's seeds."""
+        rule, extra = method.rule(rates), method.extra(rates)
+        return self.trial(method.name, kind, rule, rates, times, **extra)
 
     def sweep(self, method: Method) -> Rates:
         """The rates with the lowest final divergence, on seeds of their own."""
@@ -118,11 +119,17 @@ class Study:
         return best
 
     def trial(
-        self, name: str, kind: str, rule: AbstractRule, rates: Rates | None, **extra: Any
+        self,
+        name: str,
+        kind: str,
+        rule: AbstractRule,
+        rates: Rates | None,
+        times: int = 1,
+        **extra: Any,
     ) -> Run:
-        """Run one method on the study's seeds and add its row and curves."""
+        """Run one method on so many times the study's seeds and add its row and curves."""
         title = f"{self.title} {name}, {kind}"
-        run = self.run(title, rule, self.scale.seeds, 0, **extra)
+        run = self.run(title, rule, times * self.scale.seeds, 0, **extra)
         setting = self.row_setting(kind, rates)
         metrics = {metric: run.metrics[metric] for metric in METRICS}
         self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))

@@ -55,7 +55,9 @@ ALTERNATIVES: dict[str, tuple[AbstractTarget, ...]] = {
 """Targets that agree as well, or nearly, with what the paper says of its own."""
 BATCH = 64
 DAMPING = 1e-3
-OURS, MESSAGES = "Natural (sample space)", "Natural (messages)"
+OURS, JOINT, MESSAGES = "Natural (sample space)", "Natural (approx)", "Natural (messages)"
+PAIR_SEEDS = 2
+"""Times the seeds for the two whose difference is to be told from a deviation."""
 OPTIMUM = "optimum of this P_B"
 NORMALISED, CONSTANT = "normalised", "constant"
 BACKWARD = {NORMALISED: Uniform.backward, CONSTANT: Constant.backward}
@@ -85,7 +87,7 @@ METHODS = (
     gradient("Euclidean"),
     natural("Natural (sample)", Sampled(), (0.003, 0.01, 0.03)),
     natural("Natural (exact)", Exact(), (0.001, 0.003, 0.01)),
-    natural("Natural (approx)", Factorised(), (0.001, 0.003, 0.01)),
+    natural(JOINT, Factorised(), (0.001, 0.003, 0.01)),
     natural(MESSAGES, Factorised("direct"), (0.001, 0.003, 0.01)),
     gradient("Wasserstein (reconstructed)", lambda _: {"objective": Transport()}),
     gradient("ACE (reconstructed)", lambda rates: {"source": ACE(rule=euclidean(rates))}),
@@ -123,7 +125,8 @@ def compare(target: str, space: StateSpace, size: Scale, work: Path) -> list[Stu
         for study in studies.values():
             if method.name != MESSAGES:  # which the paper does not have
                 finish(study, study.at_rates(method, PAPER, method.paper))
-            found = study.at_rates(method, TUNED, best)
+            pair = method.name in (JOINT, MESSAGES) and study is studies[NORMALISED]
+            found = study.at_rates(method, TUNED, best, times=PAIR_SEEDS if pair else 1)
             finish(study, found)
             if method.name == "Natural (exact)":
                 study.rows[-1]["routes"] = routes(space, found.flow().forward)
@@ -253,12 +256,12 @@ def claims(studies: list[Study]) -> list[dict[str, Any]]:
             count, modes = study.final(name, TUNED, "modes"), int(study.space.modes.sum())
             claim(f"{name}: all modes", count == modes, f"{count:g} of {modes}")
         claim(f"{OURS}, untuned: TV at most 0.02", ours <= 0.02, f"TV {ours:.4f}")
-        joint, direct = tv("Natural (approx)"), tv(MESSAGES)
-        spread = study.row("Natural (approx)", TUNED)["metrics"]["tv"]["std"]
+        joint, direct = (study.row(name, TUNED)["metrics"]["tv"] for name in (JOINT, MESSAGES))
+        pooled = float(np.hypot(joint["std"], direct["std"]) / np.sqrt(2))
         claim(
-            "messages end where the joint does, within one deviation",
-            abs(direct - joint) <= spread,
-            f"TV {direct:.4f} against {joint:.4f} ± {spread:.4f}",
+            "messages end where the joint does, within one deviation of a run (pooled)",
+            abs(direct["mean"] - joint["mean"]) <= pooled,
+            f"TV {direct['mean']:.2e} against {joint['mean']:.2e}, deviation {pooled:.0e}",
         )
     return found
 
@@ -268,9 +271,10 @@ def page(results: Mapping[str, Any]) -> str:
     sections = [
         f"# {results['experiment']}, {results['scale']} scale",
         results["about"],
-        f"{made_by(results)} Mean ± standard deviation over {results['rows'][0]['seeds']} seeds, "
-        "from the exact terminal law, in nats. A mode counts when it has a tenth of its due "
-        "probability (`modes`), or half of it (`half`).",
+        f"{made_by(results)} Mean ± standard deviation over {results['rows'][0]['seeds']} seeds "
+        f"({PAIR_SEEDS} times as many for the tuned {JOINT} and {MESSAGES} with the normalised "
+        "P_B, which are compared closely), from the exact terminal law, in nats. A mode counts "
+        "when it has a tenth of its due probability (`modes`), or half of it (`half`).",
     ]
     head = ["method", "rates", "rate", *COLUMNS]
     for target, backward in _settings(results):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from ..envs.base import OnGrid
 from ..fisher import Occupancy
@@ -145,29 +145,44 @@ def _propagated(
     size = min(_BLOCK, num)
     dtype = jax.eval_shape(policy, jnp.array(0)).dtype
 
+    def block(index):
+        states = index * size + jnp.arange(size)
+        return states < num, jnp.minimum(states, num - 1)
+
+    def bounds(index):
+        places = place(block(index)[1])
+        return jnp.min(places, axis=0), jnp.max(places, axis=0)
+
+    least, most = jax.lax.map(bounds, jnp.arange(math.ceil(num / size)))
+
+    def is_met(now: Marginals) -> Bool[Array, " blocks"]:
+        """Whether every coordinate has mass somewhere between the bounds of a block."""
+        counts = [jnp.append(0, jnp.cumsum(m > 0)) for m in now.singles]
+        along = zip(counts, least.T, most.T, strict=True)
+        return jnp.all(jnp.array([c[high + 1] > c[low] for c, low, high in along]), axis=0)
+
     def advance(now: Marginals, _):
-        def spread(sums, start):
-            states = start + jnp.arange(size)
-            fresh, states = states < num, jnp.minimum(states, num - 1)
+        met = is_met(now)
+
+        def spread(index, sums):
+            here, goes_on, arrived = sums
+            fresh, states = block(index)
             factors = [m[x] for m, x in zip(now.singles, place(states).T, strict=True)]
             product = jnp.where(fresh, math.prod(factors[1:], start=factors[0]), 0.0)
+            following = child[states]
+            pf = masked_softmax(jax.vmap(policy)(states), following >= 0)
+            inner = (following >= 0) & (following < num)
+            flow = jnp.where(inner, product[:, None] * pf, 0.0).ravel()
+            after = place(jnp.where(inner, following, 0).ravel()).T
+            arrived = [total.at[x].add(flow) for total, x in zip(arrived, after, strict=True)]
+            return here + jnp.sum(product), goes_on + jnp.sum(flow), arrived
 
-            def move():
-                here, goes_on, arrived = sums
-                following = child[states]
-                pf = masked_softmax(jax.vmap(policy)(states), following >= 0)
-                inner = (following >= 0) & (following < num)
-                flow = jnp.where(inner, product[:, None] * pf, 0.0).ravel()
-                after = place(jnp.where(inner, following, 0).ravel()).T
-                arrived = [total.at[x].add(flow) for total, x in zip(arrived, after, strict=True)]
-                return here + jnp.sum(product), goes_on + jnp.sum(flow), arrived
-
-            # Where time is a coordinate, most blocks are empty.
-            return jax.lax.cond(jnp.any(product > 0), move, lambda: sums), None
-
+        # Where time is a coordinate, most blocks have no mass, and those that have some are
+        # neighbours: states are in the order of their times.
         zero, empty = jnp.zeros((), dtype), [jnp.zeros_like(m) for m in now.singles]
-        starts = jnp.arange(0, num, size)
-        (here, goes_on, arrived), _ = jax.lax.scan(spread, (zero, zero, empty), starts)
+        first, last = jnp.argmax(met), len(met) - jnp.argmax(met[::-1])
+        last = jnp.where(jnp.any(met), last, first)
+        here, goes_on, arrived = jax.lax.fori_loop(first, last, spread, (zero, zero, empty))
         total = jnp.where(goes_on > 0, goes_on, 1.0)
         mass = now.mass * goes_on / jnp.where(here > 0, here, 1.0)
         return Marginals(mass, [x / total for x in arrived], []), now
@@ -178,5 +193,5 @@ def _propagated(
     return jax.lax.scan(advance, start, length=space.max_steps)[1]
 
 
-_BLOCK = 256
+_BLOCK = 128
 """States in a block."""
