@@ -21,7 +21,16 @@ from natgfn.envs import DeceptiveGrid
 from natgfn.optim import AbstractRule, Adam
 from natgfn.policies import Flow, Network, Tabular, Uniform
 from natgfn.sampling import Buffer, OnPolicy, UniformMixture, log_probs, rollback, rollout
-from natgfn.train import AbstractSource, Algorithm, Replay, Teacher, advance, checkpoint
+from natgfn.train import (
+    AbstractSource,
+    Algorithm,
+    Fresh,
+    Perturbed,
+    Replay,
+    Teacher,
+    advance,
+    checkpoint,
+)
 from natgfn.train.algorithm import stack_seeds
 from natgfn.train.loop import modes_discovered
 from natgfn.train.sources import PRIORITIES, replay, teacher_reward
@@ -269,17 +278,65 @@ class Spy(AbstractRule):
         return {"batch": batch}
 
 
-def test_a_replayed_batch_counts_as_on_policy(small):
+def weights_seen(small, source) -> np.ndarray:
+    """101 for each update whose weights are all one."""
     laws = {"proposal": UniformMixture(0.5), "reference": OnPolicy()}
-    algorithm = Algorithm(small.space, Spy(), source=Replay(), batch=8, **laws)
+    algorithm = Algorithm(small.space, Spy(), source=source, batch=8, **laws)
     states = stack_seeds(lambda seed: algorithm.init(networks(small), seed), [0])
     seen = [float(states.flow.log_z[0])]
     for _ in range(4):
         states, _ = advance(algorithm, states, jnp.array(1))
         seen.append(float(states.flow.log_z[0]))
-    moves = np.diff(seen)
+    return np.diff(seen)
+
+
+def test_a_replayed_batch_counts_as_on_policy(small):
+    moves = weights_seen(small, Replay())
     np.testing.assert_allclose(moves[1::2], 101, rtol=1e-5)
     assert np.all(np.abs(moves[::2] - 101) > 0.1)
+
+
+def test_batches_of_a_perturbed_policy_count_as_on_policy(small):
+    np.testing.assert_allclose(weights_seen(small, Perturbed(Fresh())), 101, rtol=1e-5)
+
+
+def test_noise_is_in_proportion_to_each_array_of_the_forward_policy(small):
+    flow = networks(small)
+    moved = jax.vmap(Perturbed(noise=0.3).perturb, (None, 0))(
+        flow, jax.random.split(jax.random.key(0), 400)
+    )
+    arrays = (eqx.filter(f.forward, eqx.is_inexact_array) for f in (flow, moved))
+    for before, after in zip(*map(jax.tree.leaves, arrays), strict=True):
+        step = np.asarray(after - before) / np.sqrt(np.mean(np.asarray(before) ** 2) + 1e-30)
+        expected = 0.3 if np.any(before) else 0.0
+        np.testing.assert_allclose(step.std(axis=0), expected, rtol=0.25)
+        assert np.abs(step.mean(axis=0)).max() < 0.1
+    rest = eqx.tree_at(lambda f: f.forward, moved, None)
+    known = eqx.tree_at(lambda f: f.forward, flow, None)
+    for before, after in zip(*map(jax.tree.leaves, (known, rest)), strict=True):
+        assert np.all(np.asarray(after) == np.asarray(before))
+
+
+@pytest.mark.parametrize("source", [Fresh(), Replay(capacity=5)], ids=["fresh", "replay"])
+def test_a_perturbed_policy_draws_as_its_source_would(small, source):
+    """What another policy would have drawn, and without noise what this one would."""
+    flow, key = networks(small), jax.random.key(3)
+    plain = Algorithm(small.space, Adam(), source=source, batch=8)
+    memory = source.init(small.space, flow, key=key)
+    for noise in (0.0, 2.0):
+        noisy = replace(plain, source=Perturbed(source, noise))
+        there = noisy.source.perturb(flow, key)
+        paths, _, after = turn(noisy, flow, memory, jnp.array(0), key)
+        expected, _, _ = turn(plain, there, memory, jnp.array(0), key)
+        assert same(paths, expected)
+        assert same(paths, turn(plain, flow, memory, jnp.array(0), key)[0]) == (noise == 0)
+    if after is not None:
+        assert contents(after)
+
+
+def test_bad_noise_is_refused():
+    with pytest.raises(ValueError, match="noise must be zero or positive and finite, got -1"):
+        Perturbed(noise=-1.0)
 
 
 def test_priorities_are_those_of_the_last_visit(small):
@@ -480,7 +537,9 @@ def test_modes_discovered_are_the_best_objects_that_were_drawn():
 
 
 @pytest.mark.parametrize(
-    "source", [Replay(), replace(TEACHER, rule=Adam())], ids=["replay", "teacher"]
+    "source",
+    [Replay(), replace(TEACHER, rule=Adam()), Perturbed()],
+    ids=["replay", "teacher", "perturbed"],
 )
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path, source):
     """The buffer, and the teacher with its moments, are part of a checkpoint."""

@@ -7,6 +7,7 @@ from .algorithm import TrainState as TrainState
 from .algorithm import advance as advance
 from .loop import reopen as reopen
 from .loop import train as train
+from .perturbed import Perturbed as Perturbed
 from .run import Run as Run
 from .sources import AbstractSource as AbstractSource
 from .sources import Fresh as Fresh
