@@ -138,7 +138,7 @@ def catalogue(make: Callable[..., Any] = train, at: str = "") -> Iterator[tuple[
             yield where, found
         inner: dict[str, dict] = {}
         for choice in found.values():
-            if inspect.isclass(choice):
+            if inspect.isclass(choice) and choice is not make:  # a part may hold one of its kind
                 inner |= dict(catalogue(choice, f"{where}."))
         yield from inner.items()
 
