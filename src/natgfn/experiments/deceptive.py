@@ -12,10 +12,10 @@ paper in every column; with replay it finds the modes twice as fast, and eps doe
 
 The paper does not say what is clipped in Algorithm 2 either. Before the momentum, as here, it
 leaves the natural steps far too short: they are those of a gradient of norm 1, whatever the
-residuals. Without clipping, K-FAC comes near the paper's numbers on some seeds and is stuck in one
-corner on others, with and without replay, and conjugate gradients diverge, because they multiply
-what momentum holds outside the batch's range by up to 1 / λ. With the momentum after the solve they
-do not: three trials of their sweep are that.
+residuals. Without clipping, as in its row on policy, K-FAC comes near the paper's TV and modes on
+two seeds of five and stays in one corner on three, with replay it diverged on one of two, and
+conjugate gradients diverge, because they multiply what momentum holds outside the batch's range by
+up to 1 / λ. With the momentum after the solve they do not: three trials of their sweep are that.
 
 Tuned methods have the setting with the lowest final KL of a sweep of five trials each, on
 a seed of its own at H = 128. Our rule was made with single runs on seeds 0, 3, 1000
