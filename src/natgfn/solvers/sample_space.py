@@ -98,17 +98,18 @@ def residual_gram(
         return tabular_gram(require_space(env, "a table in sample space"), flow, batch)
     inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
     if batch.rows is not None:
-        return (batch.rows * inverse) @ batch.rows.T
+        rows = batch.rows * jnp.sqrt(inverse)  # one matrix to read, not two
+        return rows @ rows.T
     starts = jnp.arange(0, batch.size, _BLOCK)
 
-    def rows(start):
+    def block(start):
         index = jnp.minimum(start + jnp.arange(_BLOCK), batch.size - 1)
         some = jax.tree.map(lambda x: x[:, index], batch.paths)
         return residual_rows(batch.objective, env, flow, some)[1]
 
     def strip(start):
-        left = rows(start) * inverse
-        return jax.lax.map(lambda other: left @ rows(other).T, starts)
+        left = block(start) * inverse
+        return jax.lax.map(lambda other: left @ block(other).T, starts)
 
     blocks = jax.lax.map(strip, starts)
     gram = jnp.moveaxis(blocks, 2, 1).reshape(2 * (starts.size * _BLOCK,))
