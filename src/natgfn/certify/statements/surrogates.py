@@ -1,5 +1,7 @@
 """What another Fisher in place of the exact one costs."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -8,10 +10,11 @@ from ..instances import SIZE, random_gradients, random_pair, shrunk
 from .base import Statement
 
 
-def _direction(key):
+def _with_gradients(bound, pair, key):
+    """A bound on the direction error, of a random pair and two gradients."""
     pair_key, gradient_key = jax.random.split(key)
-    fisher, other, damping = random_pair(pair_key)
-    return surrogate.direction_bound(fisher, other, *random_gradients(gradient_key), damping)
+    fisher, other, damping = pair(pair_key)
+    return bound(fisher, other, *random_gradients(gradient_key), damping)
 
 
 def _direction_tight():
@@ -98,21 +101,9 @@ def _inverse_tight():
     return surrogate.inverse_bound(fisher, other, damping)
 
 
-def _additive(key):
-    pair_key, gradient_key = jax.random.split(key)
-    fisher, other, damping = _small_pair(pair_key)
-    return surrogate.additive_bound(fisher, other, *random_gradients(gradient_key), damping)
-
-
 def _additive_tight():
     fisher, other, h, damping = shrunk(-0.5)
     return surrogate.additive_bound(fisher, other, h, 1.3 * h, damping)
-
-
-def _coarse(key):
-    pair_key, gradient_key = jax.random.split(key)
-    fisher, other, damping = random_pair(pair_key)
-    return surrogate.coarse_bound(fisher, other, *random_gradients(gradient_key), damping)
 
 
 def _coarse_tight():
@@ -127,7 +118,7 @@ STATEMENTS = (
     Statement(
         "eq:structured_natdir_bound_main",
         "direction error, with both terms",
-        _direction,
+        partial(_with_gradients, surrogate.direction_bound, random_pair),
         _direction_tight,
     ),
     Statement(
@@ -164,12 +155,15 @@ STATEMENTS = (
         _inverse_tight,
     ),
     Statement(
-        "eq:additive_natdir_bound_main", "absolute direction error", _additive, _additive_tight
+        "eq:additive_natdir_bound_main",
+        "absolute direction error",
+        partial(_with_gradients, surrogate.additive_bound, _small_pair),
+        _additive_tight,
     ),
     Statement(
         "cor:additive_fisher_constants",
         "the coarser bound, without a condition",
-        _coarse,
+        partial(_with_gradients, surrogate.coarse_bound, random_pair),
         _coarse_tight,
     ),
 )
