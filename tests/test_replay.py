@@ -25,6 +25,7 @@ from natgfn.train import (
     AbstractSource,
     Algorithm,
     Fresh,
+    Mixed,
     Perturbed,
     Replay,
     Teacher,
@@ -263,6 +264,25 @@ def test_replay_takes_turns(small):
     assert len(set(map(tuple, replayed))) > 1
 
 
+def test_a_mixed_batch_is_new_and_known_in_halves(small):
+    """What is new fills the buffer; what is known comes from what was new before."""
+    env, flow, law = small.space, networks(small), UniformMixture(0.5)
+    source = Mixed(Replay(capacity=5))
+    algorithm = Algorithm(env, Adam(), proposal=law, source=source, batch=8)
+    memory, kept = source.init(env, flow, key=jax.random.key(0)), OrderedDict()
+    for step in range(4):
+        paths, _, after = turn(algorithm, flow, memory, jnp.array(step), jax.random.key(step))
+        check_whole(small, paths)
+        new, known = (np.asarray(paths.last) - env.num_inner).reshape(2, 8)
+        if step == 0:
+            assert new.tolist() != known.tolist()  # there is nothing to remember: all are new
+        else:
+            assert set(known.tolist()) <= kept.keys()
+        insert_plainly(kept, 5, new, env.log_rewards[new].astype(np.float32))
+        assert contents(after) == list(kept.items())
+        memory = after
+
+
 class Spy(AbstractRule):
     r"""Moves $\log Z$ by the mean weights of the batch, and nothing else."""
 
@@ -298,6 +318,10 @@ def test_a_replayed_batch_counts_as_on_policy(small):
 
 def test_batches_of_a_perturbed_policy_count_as_on_policy(small):
     np.testing.assert_allclose(weights_seen(small, Perturbed(Fresh())), 101, rtol=1e-5)
+
+
+def test_mixed_batches_count_as_on_policy(small):
+    np.testing.assert_allclose(weights_seen(small, Mixed()), 101, rtol=1e-5)
 
 
 def test_noise_is_in_proportion_to_each_array_of_the_forward_policy(small):
@@ -346,8 +370,9 @@ def test_priorities_are_those_of_the_last_visit(small):
 
     @jax.jit
     def remember(paths):
-        batch, empty = algorithm.evaluate(flow, paths), Buffer.empty(20)
-        return batch.residuals, [Replay(p).remember(env, batch, empty) for p in PRIORITIES]
+        residuals, empty = algorithm.evaluate(flow, paths).residuals, Buffer.empty(20)
+        kept = [Replay(p).remember(env, paths.last, residuals, empty) for p in PRIORITIES]
+        return residuals, kept
 
     paths = as_trajectories(small, np.array([0, 7, 3, 0, 20, 7, 11, 30]))
     residuals, buffers = remember(paths)
@@ -538,8 +563,8 @@ def test_modes_discovered_are_the_best_objects_that_were_drawn():
 
 @pytest.mark.parametrize(
     "source",
-    [Replay(), replace(TEACHER, rule=Adam()), Perturbed()],
-    ids=["replay", "teacher", "perturbed"],
+    [Replay(), Mixed(), replace(TEACHER, rule=Adam()), Perturbed()],
+    ids=["replay", "mixed", "teacher", "perturbed"],
 )
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path, source):
     """The buffer, and the teacher with its moments, are part of a checkpoint."""

@@ -11,6 +11,7 @@ from .perturbed import Perturbed as Perturbed
 from .run import Run as Run
 from .sources import AbstractSource as AbstractSource
 from .sources import Fresh as Fresh
+from .sources import Mixed as Mixed
 from .sources import Recall as Recall
 from .sources import Replay as Replay
 from .teacher import Teacher as Teacher

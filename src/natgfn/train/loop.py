@@ -72,8 +72,9 @@ def train(
             `Constant.backward`, which is not normalised.
         proposal: $\mu$, which draws new trajectories; the forward policy itself by default.
         source: where the trajectories of an update come from: always new ones (`Fresh`), or
-            every other time from a buffer of objects (`Replay`), a `Teacher`, or half of them from
-            an explorer (`ACE`); any of them with noise in the policy's parameters (`Perturbed`).
+            every other time from a buffer of objects (`Replay`), a batch of each (`Mixed`), a
+            `Teacher`, or half of them from an explorer (`ACE`); any of them with noise in the
+            policy's parameters (`Perturbed`).
         reference: $\nu$, the law the objective averages over; by default the proposal.
         weighting: clipping and self-normalisation of the weights between those laws.
         batch: trajectories an update.

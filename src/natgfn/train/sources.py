@@ -170,20 +170,57 @@ class Replay(AbstractSource):
         return memory.is_empty | (step % 2 == 0)
 
     def learn(self, env, batch, memory, step):
-        remember = partial(self.remember, env, batch, memory)
+        remember = partial(self.remember, env, batch.paths.last, batch.balance, memory)
         return jax.lax.cond(self.is_fresh(memory, step), remember, lambda: memory)
 
-    def remember(self, env: AbstractEnv, batch: Batch, memory: Buffer) -> Buffer:
-        """Insert the objects of a batch."""
-        ends = batch.paths.last
+    def remember(
+        self,
+        env: AbstractEnv,
+        ends: Int[Array, " n"],
+        residuals: Float[Array, " n"],
+        memory: Buffer,
+    ) -> Buffer:
+        """Insert the objects at the ends of trajectories with these residuals."""
         priorities = {
             "reward": jax.vmap(env.log_reward)(ends),
-            "loss": batch.balance**2,
-            "teacher": teacher_reward(batch.balance),
-            "none": jnp.zeros(batch.size),
+            "loss": residuals**2,
+            "teacher": teacher_reward(residuals),
+            "none": jnp.zeros_like(residuals),
         }
         space = require_space(env, "replay of objects")
         return memory.insert(ends - space.num_inner, priorities[self.priority])
+
+
+class Mixed(AbstractSource):
+    """New trajectories and remembered objects in every update: a batch of each, together.
+
+    An update then takes about twice as long as one of `Replay`. In sample space it sees what is
+    new and what is known in one system, and cannot mend the one at the cost of the other. All
+    weights are one, as those of `Replay` are for what it remembers.
+
+    Attributes:
+        replay: the buffer.
+    """
+
+    replay: Replay = Replay()
+
+    def init(self, env, flow, *, key):
+        return self.replay.init(env, flow, key=key)
+
+    def draw(self, env, flow, proposal, num, memory, step, *, key):
+        new_key, known_key = jax.random.split(key)
+        fresh = partial(rollout, env, flow.forward, proposal, num)
+        again = partial(replay, env, flow, memory, num, key=known_key)
+        known = jax.lax.cond(memory.is_empty, partial(fresh, key=known_key), again)
+        new = fresh(key=new_key)
+        return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), new, known)
+
+    def is_fresh(self, memory, step):
+        return jnp.array(False)
+
+    def learn(self, env, batch, memory, step):
+        new = batch.size // 2
+        return self.replay.remember(env, batch.paths.last[:new], batch.balance[:new], memory)
 
 
 def replay(
