@@ -5,8 +5,22 @@ import json
 import pytest
 
 from natgfn import NatgfnError
-from natgfn.experiments import deceptive, reproduce
-from natgfn.experiments.deceptive import COLUMNS, OURS, PAPER, Scale, adam, sample_space
+from natgfn.experiments import deceptive, deceptive_page, reproduce
+from natgfn.experiments.deceptive import Scale
+from natgfn.experiments.deceptive_methods import (
+    EXPLORE,
+    METHODS,
+    MIXED,
+    ON_POLICY,
+    OURS,
+    RIVALS,
+    SWEEP_SEED,
+    SWEEPS,
+    adam,
+    cost,
+    sample_space,
+)
+from natgfn.experiments.deceptive_page import COLUMNS, PAPER
 from natgfn.experiments.study import steps_done
 from natgfn.train.record import Record
 
@@ -21,15 +35,16 @@ def out(tmp_path_factory):
         patch.setitem(deceptive.SCALES, "smoke", TINY)
         methods = {
             "Adam": adam(1e-3),
-            "Adam, eps": adam(1e-3)._replace(proposal=deceptive.EXPLORE),
-            OURS: deceptive.METHODS[OURS],
+            "Adam, eps": adam(1e-3)._replace(proposal=EXPLORE),
+            OURS: METHODS[OURS],
         }
-        patch.setattr(deceptive, "METHODS", methods)
         sweeps = {
             "Adam": {"rate 0.01": adam(1e-2)},
             OURS: {"damping 5": sample_space(5.0)},
         }
-        patch.setattr(deceptive, "SWEEPS", sweeps)
+        for module in (deceptive, deceptive_page):
+            patch.setattr(module, "METHODS", methods)
+            patch.setattr(module, "SWEEPS", sweeps)
         reproduce("deceptive", out=out, only=["Adam", "seed=0"])
         out.joinpath("first.json").write_text(out.joinpath("deceptive.smoke.json").read_text())
         trained = stamps(out)
@@ -62,7 +77,7 @@ def test_a_part_trains_what_has_all_its_words(out):
 
 def test_a_second_call_adds_the_rest(out):
     """Sweeps, then what they choose, also with large batches."""
-    sweep, ours = deceptive.SWEEP_SEED, f"{OURS}, tuned"
+    sweep, ours = SWEEP_SEED, f"{OURS}, tuned"
     assert titles(load(out)) == {
         (16, "Adam", 0),
         (16, "Adam, eps", 0),
@@ -88,12 +103,14 @@ def test_the_page_has_a_table_for_every_setting_and_step(out):
     assert "Best: Adam: rate 0.01; Natural (sample space): damping 5." in text
     runs = {(e["batch"], e["name"]): e for e in load(out)["runs"]}
     ours, adam = runs[5, f"{OURS}, tuned"], runs[5, "Adam, tuned"]
-    for after, step in (("6 updates", -1), ("6 updates of Adam, tuned, in time", -2)):
+    row = f"| H=6, batch 5, 6 | {OURS}, tuned | Adam, tuned | "
+    (line,) = (line for line in text.splitlines() if line.startswith(row))
+    cells = line.removeprefix(row).split(" | ")
+    assert cells[3] == "1.3"
+    for cell, step in ((cells[1], -1), (cells[5], -2)):
         mine, theirs = ours["kl"][step], adam["kl"][-1]
         verdict = "yes" if mine < theirs else "**no**"
-        row = f"| H=6, batch 5, {after} | {OURS}, tuned | Adam, tuned | "
-        (line,) = (line for line in text.splitlines() if line.startswith(row))
-        assert f"| {verdict}, {mine:.4g} against {theirs:.4g} |" in line
+        assert cell == f"{verdict}, {mine:.4g} against {theirs:.4g}"
     entry = next(e for e in load(out)["runs"] if (e["batch"], e["name"]) == (16, "Adam, eps"))
     assert entry["steps"] == [0, 2, 4, 6]
     assert text.count(f"| Adam, eps | 1 | {entry['tv'][2]:.4g} ± 0 |") == 1
@@ -119,14 +136,22 @@ def test_the_papers_numbers_are_those_of_its_tables(setting, method, expected):
 
 def test_the_papers_tables_are_whole_and_consistent():
     """ELBO and gap add up to the expected log-reward of the target in every row."""
-    theirs = [name for name in deceptive.METHODS if not name.startswith((OURS, "Adam 5e-3"))]
-    paper = {name.removesuffix(deceptive.ON_POLICY) for name in theirs}
+    theirs = [name for name in METHODS if not name.startswith((OURS, "Adam 5e-3"))]
+    paper = {name.removesuffix(ON_POLICY) for name in theirs}
     for (side, _), rows in PAPER.items():
         assert rows.keys() == paper
         for entries in rows.values():
             assert len(entries) == len(COLUMNS)
             mean = [float(x) for entry in entries for x in entry.split("±")][::2]
             assert mean[2] + mean[3] == pytest.approx({128: -0.2261, 256: -0.2510}[side], abs=2e-4)
+
+
+def test_costs_are_those_of_the_rule_and_of_its_batches():
+    assert cost("Adam, tuned") == 1
+    assert cost(OURS) == cost(f"{OURS}, tuned") == 1.3
+    assert cost(f"{OURS}{MIXED}") == 2 * 1.3
+    assert cost(f"Adam 5e-3{MIXED}") == cost("Adaptive Teacher") == 2
+    assert {name.removesuffix(", tuned") for name in RIVALS} <= METHODS.keys() | SWEEPS.keys()
 
 
 def test_an_experiment_without_parts_refuses_only(tmp_path):
@@ -150,7 +175,7 @@ def test_a_run_that_was_stopped_at_once_has_not_begun(tmp_path):
 
 def test_sweeps_alone_have_no_figures(out, tmp_path):
     results = load(out)
-    sweeps = [e for e in results["runs"] if e["seed"] == deceptive.SWEEP_SEED]
+    sweeps = [e for e in results["runs"] if e["seed"] == SWEEP_SEED]
     assert len(sweeps) == 2
     assert deceptive.figures(results | {"runs": sweeps}, tmp_path, "none") == []
     assert "Sweeps" in deceptive.page(results | {"runs": sweeps})
@@ -158,14 +183,14 @@ def test_sweeps_alone_have_no_figures(out, tmp_path):
 
 def test_a_tuned_method_that_is_its_default_is_given_once(out):
     results = load(out)
-    names = {row.name for row in deceptive.rows(results) if row.batch == 16}
+    names = {row.name for row in deceptive_page.rows(results) if row.batch == 16}
     assert {OURS, f"{OURS}, tuned"} <= names
     default = next(e for e in results["runs"] if e["name"] == OURS)
     runs = [
         e | {"method": default["method"]} if e["name"] == f"{OURS}, tuned" else e
         for e in results["runs"]
     ]
-    kept = {(row.batch, row.name) for row in deceptive.rows(results | {"runs": runs})}
+    kept = {(row.batch, row.name) for row in deceptive_page.rows(results | {"runs": runs})}
     assert (16, OURS) in kept
     assert (16, f"{OURS}, tuned") not in kept
     assert (5, f"{OURS}, tuned") in kept  # there is no other with this batch

@@ -202,8 +202,8 @@ def figures(results: Mapping[str, Any], out: Path, stem: str, reference: str) ->
             }
             for curve, title in zip(CURVES, ("Huber loss", "median |δ|", "P90 |δ|"), strict=True)
         }
-        label = "relative to the checkpoint"
-        drawn.append(draw_training(panels, label, out / f"{name}.convergence.png", log=False))
+        label, path = "relative to the checkpoint", out / f"{name}.convergence.png"
+        drawn.append(draw_training(panels, label, path, columns=len(panels), log=False))
         cases = [case for case in results["cases"] if case["variant"] == variant]
         rows = {
             method: {

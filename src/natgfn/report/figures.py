@@ -84,25 +84,26 @@ def draw_training(
     label: str,
     path: Path,
     *,
+    columns: int,
     log: bool,
     mark: int | None = None,
 ) -> Path:
     """A metric `[evaluations, seeds]` over updates, mean and deviation, with a dot at `mark`."""
+    rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(4.6 * len(panels) + 2.4, 3.8), squeeze=False, layout="constrained"
+        rows, columns, figsize=(5 * columns, 3.8 * rows), squeeze=False, layout="constrained"
     )
-    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):
         for name, (steps, values) in lines.items():
             mean, spread = values.mean(axis=1), values.std(axis=1)
-            colour = plt.get_cmap("tab20")(names.index(name) % 20)
-            axis.plot(steps, mean, label=name, color=colour, linewidth=1.4)
+            (line,) = axis.plot(steps, mean, label=name, linewidth=1.4)
+            colour = line.get_color()
             axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.15)
             if mark is not None and mark in steps:
                 axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
         axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
         axis.set_title(title, fontsize="medium")
-    share_legend(figure, axes, "outside right center", fontsize="x-small")
+        axis.legend(fontsize="x-small")
     return save(figure, path)
 
 
