@@ -15,7 +15,7 @@ from ..policies import MLP, AbstractDesign, Network
 from ..sampling import rollout
 from ..solvers import KFAC
 from ..statespace import enumerate_states
-from ..train import Replay
+from ..train import AbstractSource, Mixed, Replay, Teacher
 from ..train.sources import replay
 from .measure import Measurement, Timer, inform, median_ratio, median_seconds
 
@@ -28,11 +28,6 @@ RATE = 1e-9
 at that flow, and do the same work."""
 
 BASE = Adam(RATE, log_z_rate=RATE, clip=1.0)
-RULES: dict[str, tuple[AbstractRule, float]] = {
-    "sample space": (replace(SampleSpace.network(), damping=1e9, log_z_rate=RATE), 1.3),
-    "K-FAC": (FisherAdam(KFAC(), rate=RATE, log_z_rate=RATE), 2.0),
-    "CG, 20 iterations": (FisherAdam(rate=RATE, log_z_rate=RATE), 10.0),
-}
 
 
 class Walker(AbstractDesign):
@@ -43,6 +38,19 @@ class Walker(AbstractDesign):
         return eqx.tree_at(
             lambda n: n.rest[-1].bias, network, replace_fn=lambda b: b.at[-1].add(STOP)
         )
+
+
+IN_SAMPLE_SPACE = replace(SampleSpace.network(), damping=1e9, log_z_rate=RATE)
+RULES: dict[str, tuple[AbstractRule, float]] = {
+    "sample space": (IN_SAMPLE_SPACE, 1.3),
+    "K-FAC": (FisherAdam(KFAC(), rate=RATE, log_z_rate=RATE), 2.0),
+    "CG, 20 iterations": (FisherAdam(rate=RATE, log_z_rate=RATE), 10.0),
+}
+SOURCES: dict[str, tuple[AbstractRule, AbstractSource]] = {
+    "Adam, mixed batches": (BASE, Mixed()),
+    "sample space, mixed batches": (IN_SAMPLE_SPACE, Mixed()),
+    "Adaptive Teacher": (BASE, Teacher(Walker(), BASE)),
+}
 
 
 def bench_neural() -> int:
@@ -59,20 +67,24 @@ def _measurements():
 
     space = enumerate_states(DeceptiveGrid(side=128))
 
-    def timer(rule: AbstractRule, batch: int) -> Timer:
-        return Timer(space, rule, batch, Walker(), Replay())
+    def timer(rule: AbstractRule, batch: int, source: AbstractSource = Replay()) -> Timer:
+        return Timer(space, rule, batch, Walker(), source)
 
-    # Even numbers of updates: as many new batches as replayed ones.
-    for batch, updates in ((16, 10), (128, 4)):
+    # Whole turns of every source: Replay has two kinds of batches, the Teacher four.
+    for batch, updates in ((16, 12), (128, 4)):
         name, base = f"deceptive H=128, batch {batch}", timer(BASE, batch)
         if batch == 16:
             base.seconds(updates)
             spent = 1e3 * statistics.median(base.seconds(updates) for _ in range(15))
             yield Measurement(f"{name}: an Adam update", spent, 8.0, " ms")
-        for rule, (instance, limit) in RULES.items():
-            ratio = median_ratio(timer(instance, batch), base, updates=updates, rounds=9)
-            yield Measurement(f"{name}: {rule} / Adam", ratio, limit, "x")
-        _show_parts(timer(RULES["sample space"][0], batch), name)
+        for what, (rule, limit) in RULES.items():
+            ratio = median_ratio(timer(rule, batch), base, updates=updates, rounds=9)
+            yield Measurement(f"{name}: {what} / Adam", ratio, limit, "x")
+        if batch == 16:
+            for what, (rule, source) in SOURCES.items():
+                ratio = median_ratio(timer(rule, batch, source), base, updates=updates, rounds=9)
+                inform(f"{name}: {what} / Adam", f"{ratio:.2f}x")
+        _show_parts(timer(IN_SAMPLE_SPACE, batch), name)
 
 
 def _show_parts(timer: Timer, name: str) -> None:

@@ -110,7 +110,7 @@ def page(results: Mapping[str, Any]) -> str:
     sections += [
         "## Claims",
         "Is ours ahead in the mean, after as many updates, and in the time of the rival's updates? "
-        "`cost` is that of one of ours, at most, in those of the rival (`natgfn bench neural`).",
+        "`cost` is that of one of ours in those of the rival (`natgfn bench neural`).",
         _claims(found),
         "## Sweeps",
         _sweeps(results),
