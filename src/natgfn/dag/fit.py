@@ -32,6 +32,7 @@ from .target import TABULATED, environment
 UPDATES, BATCH = 4_000, 64
 
 _RATE, _LOG_Z_RATE = 1e-3, 1e-1
+_SHARE = 1 / 40  # of the deviation of the first log-weights: what log Z moves, if that is more
 _LEAST = 0.02  # the last rate, beside the first
 _CHUNK = 50  # updates from one look at the rate to the next
 _CANDIDATES = 10  # of each child, where the variables are too many for all of them
@@ -86,17 +87,20 @@ def fit(
 def train(
     env: AbstractDags, policy: AbstractDesign, updates: int, batch: int, seed: int, progress: bool
 ) -> tuple[Flow, int]:
-    """The flow after all updates, and how many were rejected.
+    r"""The flow after all updates, and how many were rejected.
 
-    Rates fall from the first update to the last like a cosine.
+    Rates fall from the first update to the last like a cosine. Where the guide is far off, as
+    with many variables, $\log Z$ has far to go: it starts at the mean of the first log-weights,
+    and its rate is in proportion to their deviation.
     """
     forward = Guided(Guide.of(env, candidates(env.size)), policy(env, key=jax.random.key(seed)))
     flow = Flow(forward, Uniform.backward(env), jnp.array(0.0))
-    log_z = np.float32(draw(env, flow, 500, seed=seed).log_weights.mean())
-    flow = eqx.tree_at(lambda f: f.log_z, flow, jnp.asarray(log_z))
+    first = draw(env, flow, 500, seed=seed).log_weights
+    flow = eqx.tree_at(lambda f: f.log_z, flow, jnp.asarray(np.float32(first.mean())))
+    log_z_rate = max(_LOG_Z_RATE, _SHARE * float(first.std()))
     algorithm = Algorithm(
         env=env,
-        rule=Adam(_RATE, log_z_rate=_LOG_Z_RATE),
+        rule=Adam(_RATE, log_z_rate=log_z_rate),
         objective=TrajectoryBalance(Huber(1.0)),
         proposal=UniformMixture(0.01),
         batch=batch,
@@ -104,7 +108,7 @@ def train(
 
     def at(done: int) -> Algorithm:
         height = _LEAST + (1 - _LEAST) * (1 + np.cos(np.pi * done / updates)) / 2
-        rates = [jnp.asarray(height * rate) for rate in (_RATE, _LOG_Z_RATE)]
+        rates = [jnp.asarray(height * rate) for rate in (_RATE, log_z_rate)]
         return eqx.tree_at(lambda a: [a.rule.rate, a.rule.log_z_rate], algorithm, rates)
 
     states, history = follow(
