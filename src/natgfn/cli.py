@@ -254,9 +254,7 @@ def _interruptible(folder: Path, again: str) -> Iterator[None]:
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment; natgfn list shows them.")],
-    scale: Annotated[
-        str, typer.Option(help="smoke (seconds) or paper (minutes, or hours).")
-    ] = "smoke",
+    scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
     seeds: Annotated[int | None, typer.Option(help="Instead of the paper's number.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("results"),
     only: Annotated[

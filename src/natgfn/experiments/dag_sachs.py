@@ -2,10 +2,9 @@ r"""Sachs: `tab:sachs_fisher_main` and its figures, with the exact posterior bes
 
 853 measurements of 11 phosphoproteins, logarithms standardised, BGe to the power $N^{-1/2}$ with a
 penalty of 0.5 an edge. Adam trains for 4,000 updates; exact copies go on for 500 with each rule,
-and a fixed probe of 256 trajectories measures progress. The paper's network is the Transformer,
-which takes hours: the short scale has one seed and a quarter of the training before the copies. The
-same protocol with a small MLP takes minutes. The consensus graph is a reference, not a truth:
-observational data do not identify directions.
+and a fixed probe of 256 trajectories measures progress. The paper's network is the Transformer;
+the same protocol with a small MLP takes minutes instead of hours. The consensus graph is a
+reference, not a truth: observational data do not identify directions.
 
 Not in the paper: K-FAC in place of conjugate gradients, under the same safeguards, and our
 sample-space step with its own, not these. It moves log Z by Adam at 0.1, the paper's methods by
@@ -26,7 +25,6 @@ from .continuation_page import Paper
 
 SCALES = {
     "smoke": (4, 1, Scale(warm_up=20, updates=10, every=5, batch=16, probe=16, samples=100)),
-    "short": (11, 1, Scale(warm_up=1_000)),
     "paper": (11, 3, Scale()),
 }
 """How many of the proteins, how many seeds, and how much to run."""

@@ -3,8 +3,7 @@ r"""Graphs of which the truth is known: `tab:synthetic_fisher_appendix` and its 
 Ten variables, an Erdos-Renyi graph with about as many edges, linear effects with coefficients from
 0.5 to 2 of either sign, unit Gaussian noise, 100 observations. Drawn from NumPy's default generator
 with the seeds 0, 1, 2, the graphs have 7, 8 and 11 edges, as the paper says of its own; the order
-of what is drawn after them is our guess. The target, the protocol and the networks are those of
-`dag-sachs`; its short scale has one seed, and 1,000 updates before the copies instead of 4,000.
+of what is drawn after them is our guess. The target and the protocol are those of `dag-sachs`.
 
 The paper does not say whether the data are standardised: here they are not, and, as a variant,
 they are.
@@ -25,7 +24,6 @@ from .continuation_page import Paper
 
 SCALES = {
     "smoke": (4, 1, Scale(warm_up=20, updates=10, every=5, batch=16, probe=16, samples=100)),
-    "short": (10, 1, Scale(warm_up=1_000)),
     "paper": (10, 3, Scale()),
 }
 """How many variables, how many seeds, and how much to run."""
