@@ -182,6 +182,12 @@ def test_sweeps_alone_have_no_figures(out, tmp_path):
     assert "Sweeps" in deceptive.page(results | {"runs": sweeps})
 
 
+def test_a_panel_without_runs_stays_empty(out, tmp_path):
+    results = load(out)
+    ours = [e for e in results["runs"] if e["name"] == OURS]
+    assert len(deceptive.figures(results | {"runs": ours}, tmp_path, "ours")) == 4
+
+
 def test_a_tuned_method_that_is_its_default_is_given_once(out):
     results = load(out)
     names = {row.name for row in deceptive_page.rows(results) if row.batch == 16}

@@ -103,7 +103,8 @@ def draw_training(
                 axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
         axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
         axis.set_title(title, fontsize="medium")
-        axis.legend(fontsize="x-small")
+        if lines:
+            axis.legend(fontsize="x-small")
     return save(figure, path)
 
 
