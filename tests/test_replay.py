@@ -563,8 +563,8 @@ def test_modes_discovered_are_the_best_objects_that_were_drawn():
 
 @pytest.mark.parametrize(
     "source",
-    [Replay(), Mixed(), replace(TEACHER, rule=Adam()), Perturbed()],
-    ids=["replay", "mixed", "teacher", "perturbed"],
+    [Replay(), replace(TEACHER, rule=Adam()), Perturbed()],
+    ids=["replay", "teacher", "perturbed"],
 )
 def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path, source):
     """The buffer, and the teacher with its moments, are part of a checkpoint."""
