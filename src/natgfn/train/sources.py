@@ -194,8 +194,7 @@ class Replay(AbstractSource):
 class Mixed(AbstractSource):
     """New trajectories and remembered objects in every update: a batch of each, together.
 
-    An update then takes about twice as long as one of `Replay`. In sample space it sees what is
-    new and what is known in one system, and cannot mend the one at the cost of the other. All
+    An update then has twice the trajectories of one of `Replay`, and takes about twice as long. All
     weights are one, as those of `Replay` are for what it remembers.
 
     Attributes:
