@@ -1,7 +1,11 @@
 """Environments: what is built, and its reward. One a file."""
 
 from .base import AbstractEnv as AbstractEnv
+from .base import CountsModes as CountsModes
+from .base import HasDistance as HasDistance
 from .base import HasModes as HasModes
+from .base import HasTestSet as HasTestSet
+from .base import KnowsLogZ as KnowsLogZ
 from .base import ListsObjects as ListsObjects
 from .base import OnGrid as OnGrid
 from .base import State as State

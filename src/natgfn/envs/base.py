@@ -95,6 +95,48 @@ class HasModes(Protocol):
 
 
 @runtime_checkable
+class CountsModes(Protocol):
+    """An environment with a given number of modes, each found by any object near enough to it."""
+
+    @property
+    def num_modes(self) -> int:
+        """How many there are."""
+        ...
+
+    def finds(self, state: State) -> Bool[Array, " modes"]:
+        """Which of them a terminal state counts as finding."""
+        ...
+
+
+@runtime_checkable
+class HasDistance(Protocol):
+    """An environment that says how different two objects are; else they are equal or not."""
+
+    def distance(self, one: State, other: State) -> Float[Array, ""]:
+        """Between two terminal states: zero for the same object, symmetric."""
+        ...
+
+
+@runtime_checkable
+class HasTestSet(Protocol):
+    """An environment with objects on which every sampler of it is judged."""
+
+    def test_set(self, num: int) -> State:
+        """So many terminal states along a leading axis, the same in every call."""
+        ...
+
+
+@runtime_checkable
+class KnowsLogZ(Protocol):
+    """An environment that knows its normalising constant, as every enumerated one does."""
+
+    @property
+    def log_z(self) -> float:
+        r"""$\log \sum_x R(x)$."""
+        ...
+
+
+@runtime_checkable
 class OnGrid(Protocol):
     """An environment whose states have integer coordinates; `occupancy.Factorised` needs them."""
 
