@@ -15,7 +15,7 @@ from jaxtyping import install_import_hook
 
 # Before anything of natgfn is imported: shapes and types of every annotated function.
 if not os.environ.get("NATGFN_UNCHECKED"):
-    install_import_hook("natgfn", "beartype.beartype")
+    install_import_hook(["natgfn", "paper", "benchmarks"], "beartype.beartype")
 
 import hypothesis
 import jax

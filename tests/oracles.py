@@ -17,7 +17,7 @@ import numpy as np
 import natgfn as ng
 from natgfn.envs import AbstractEnv
 from natgfn.objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
-from natgfn.policies import Flow, Tabular, Uniform
+from natgfn.policies import Flow, Tabular, UniformPolicy
 from natgfn.sampling import OnPolicy, Trajectories, Weighting
 from natgfn.statespace import StateSpace, enumerate_states
 
@@ -368,7 +368,9 @@ def exact_gradient(world: World, tables: Tables) -> np.ndarray:
 
 def make_flow(tables: Tables, *, learned: bool = True) -> Flow:
     backward = (
-        Tabular(jnp.asarray(tables.backward)) if learned else Uniform(tables.backward.shape[1])
+        Tabular(jnp.asarray(tables.backward))
+        if learned
+        else UniformPolicy(tables.backward.shape[1])
     )
     # A NumPy scalar, not a Python one: a weak type would be another program to compile.
     log_z = jnp.asarray(np.float64(tables.log_z))

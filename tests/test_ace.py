@@ -9,11 +9,13 @@ import pytest
 from oracles import explore, float64, make_flow, on_batch, random_tables
 
 import natgfn as ng
+from natgfn.algorithm import Algorithm
 from natgfn.envs import Hypergrid
 from natgfn.optim import Euclidean
 from natgfn.policies import Tabular
-from natgfn.train import ACE, Algorithm
-from natgfn.train.ace import Explorer, explorer_losses
+from natgfn.sources import ACE
+from natgfn.sources.ace import explorer_losses
+from natgfn.sources.companion import Companion
 
 
 @float64
@@ -46,7 +48,7 @@ def test_both_halves_weigh_what_their_flows_say():
     flow, other = make_flow(random_tables(world, 1)), make_flow(random_tables(world, 2))
 
     def weighed(log_z):
-        memory = Explorer(eqx.tree_at(lambda f: f.log_z, other, log_z), None)
+        memory = Companion(eqx.tree_at(lambda f: f.log_z, other, log_z), None)
 
         def halves(space, flow, batch):
             batch = ACE(least=0.1, most=0.4).weigh(flow, batch, memory, jnp.array(0))
@@ -67,7 +69,7 @@ def test_half_of_a_batch_comes_from_the_explorer():
     space = ng.statespace.enumerate_states(Hypergrid(4))
     algorithm = Algorithm(space, Euclidean(), source=ACE(), batch=6)
     flow = ng.policies.Flow(
-        Tabular.forward(space), ng.policies.Uniform.backward(space), jnp.array(0.0)
+        Tabular.forward(space), ng.policies.Uniform().backward(space), jnp.array(0.0)
     )
     memory = algorithm.source.init(space, flow, key=jax.random.key(0))
     stubborn = memory.flow.forward.logits.at[:, -1].set(-50.0)

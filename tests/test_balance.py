@@ -9,6 +9,7 @@ import pytest
 from oracles import explore, facts, float64, make_flow, on_batch, random_tables
 
 import natgfn as ng
+from natgfn.fisher import ScoreFisher
 from natgfn.objectives import (
     DetailedBalance,
     FlowMatching,
@@ -225,7 +226,7 @@ def test_the_iterated_step_solves_the_dense_system():
         metric = jacobian.T @ (weights[:, None] * jacobian) / batch.size
         right = jacobian.T @ (weights * batch.residuals) / batch.size
         dense = jnp.linalg.solve(metric + 0.3 * jnp.eye(flat.size), right)
-        found = ng.solvers.proximal_step(None, batch, 0.3)
+        found = ng.solvers.proximal_step(ScoreFisher(space, flow, batch), 0.3)
         return dense, jax.flatten_util.ravel_pytree(found)[0]
 
     dense, found = on_batch(world, flow, steps, objective=SubTrajectoryBalance())

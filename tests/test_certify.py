@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from oracles import World, explore, float64, make_flow, random_dag, random_tables
 
 from natgfn import certify
-from natgfn.certify import conditioning, realisability, surrogate, tabular, trajectories
-from natgfn.certify.consistency import direction_errors, measured_rate
-from natgfn.certify.evidence import Bound, Identity
-from natgfn.certify.instances import random_gradients, random_network, random_pair, shrunk
-from natgfn.certify.statements import STATEMENTS, Statement
+from natgfn.certify import Bound, Identity, conditioning, surrogate, tabular
 from natgfn.envs import Hypergrid, ParentSets
 from natgfn.fisher import Fisher
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
 from natgfn.policies import Flow, Hierarchical, Network, Tabular, Tied, Uniform, forward_table
 from natgfn.sampling import UniformMixture, every_trajectory
 from natgfn.statespace import enumerate_states
+from paper.statements import STATEMENTS, Statement
+from paper.theory import realisability, trajectories
+from paper.theory.consistency import direction_errors, measured_rate
+from paper.theory.instances import random_gradients, random_network, random_pair, shrunk
 
 INSTANCES = 200
 
@@ -362,7 +362,7 @@ def test_sampled_directions_converge_like_the_square_root(proposal):
     """`prop:appendix_mc_regime`, on-policy and importance-weighted."""
     space = enumerate_states(Hypergrid(side=4))
     logits = 0.3 * jax.random.normal(jax.random.key(0), (space.num_inner, 3))
-    flow = Flow(Tabular(logits), Uniform.backward(space), jnp.asarray(np.float64(0.5)))
+    flow = Flow(Tabular(logits), Uniform().backward(space), jnp.asarray(np.float64(0.5)))
     extra = {} if proposal is None else {"proposal": proposal}
     sizes = np.array([64.0, 256.0, 1024.0])
     found = [
@@ -381,7 +381,7 @@ def test_sampled_directions_converge_like_the_square_root(proposal):
 
 def test_factorised_surrogates_have_an_error_that_samples_do_not_mend():
     space = enumerate_states(Hypergrid(side=4))
-    flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+    flow = Flow(Tabular.forward(space), Uniform().backward(space), jnp.array(0.0))
     rho = [
         direction_errors(space, flow, n, 2, 0.01, key=jax.random.key(n), occupancy=Factorised()).rho
         for n in (16, 256)

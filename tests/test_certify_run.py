@@ -1,5 +1,7 @@
 """Certificates of runs: the numbers against dense matrices, and what they must not touch."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ from oracles import float64
 from typer.testing import CliRunner
 
 import natgfn as ng
+from natgfn.algorithm import Algorithm
 from natgfn.certify import (
     Effort,
     certificate,
@@ -18,12 +21,7 @@ from natgfn.certify import (
     relative_error_estimate,
     surrogate,
 )
-from natgfn.certify.certificate import (
-    _CERTIFY,
-    exact_gradient,
-    layer_coupling,
-    trajectory_metric,
-)
+from natgfn.certify.policy import _CERTIFY, exact_gradient, layer_coupling, trajectory_metric
 from natgfn.cli import app
 from natgfn.fisher import Fisher, Occupancy
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
@@ -31,8 +29,8 @@ from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
 from natgfn.policies import Flow, Network, Tabular, Uniform
 from natgfn.sampling import UniformMixture
 from natgfn.statespace import enumerate_states
-from natgfn.train import Algorithm, loop
-from natgfn.train.run import CERTIFICATE
+from natgfn.training import loop, recertify
+from natgfn.watch import CERTIFICATE
 
 SPACE = enumerate_states(ng.envs.Hypergrid(side=4))
 TREE = enumerate_states(ng.envs.Triangles(nodes=3))
@@ -51,7 +49,7 @@ def setting(rule, space=SPACE, design=None, **options):
             design(space, key=jax.random.key(1)),
         )
     log_z = jnp.ones(())
-    return algorithm, algorithm.init(Flow(forward, Uniform.backward(space), log_z), 0)
+    return algorithm, algorithm.init(Flow(forward, Uniform().backward(space), log_z), 0)
 
 
 def dense(algorithm, state):
@@ -225,6 +223,7 @@ def test_effort_shrinks_with_the_environment_and_grows_with_the_batch():
 # In training.
 
 RULE = Natural(Sampled(), rate=0.01)
+WATCH = (ng.watch.Exact(), ng.watch.Certificate(10))
 OPTIONS = {"updates": 30, "seeds": 2, "batch": 16, "evaluate_every": 15, "progress": False}
 
 
@@ -236,7 +235,7 @@ def flat(run):
 def test_certification_changes_nothing_in_the_run(tmp_path):
     env = ng.envs.Hypergrid(side=4)
     plain = ng.train(env, RULE, **OPTIONS, out=tmp_path / "plain")
-    certified = ng.train(env, RULE, **OPTIONS, certify_every=10, out=tmp_path / "certified")
+    certified = ng.train(env, RULE, **OPTIONS, watch=WATCH, out=tmp_path / "certified")
     np.testing.assert_array_equal(flat(plain), flat(certified))
     assert plain.certificates == {}
     assert not (tmp_path / "plain" / "snapshots").exists()
@@ -248,7 +247,7 @@ def test_certification_changes_nothing_in_the_run(tmp_path):
 
 def test_a_certified_run_resumes_with_the_same_certificates(tmp_path, monkeypatch):
     env = ng.envs.Hypergrid(side=4)
-    whole = ng.train(env, RULE, **OPTIONS, certify_every=10)
+    whole = ng.train(env, RULE, **OPTIONS, watch=WATCH)
     advance, calls = loop.advance, []
 
     def interrupted(*args):
@@ -260,8 +259,8 @@ def test_a_certified_run_resumes_with_the_same_certificates(tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(loop, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            ng.train(env, RULE, **OPTIONS, certify_every=10, out=tmp_path)
-    resumed = ng.train(env, RULE, **OPTIONS, certify_every=10, out=tmp_path, resume=True)
+            ng.train(env, RULE, **OPTIONS, watch=WATCH, out=tmp_path)
+    resumed = ng.train(env, RULE, **OPTIONS, watch=WATCH, out=tmp_path, resume=True)
     for name, values in whole.certificates.items():
         np.testing.assert_array_equal(values, resumed.certificates[name])
     np.testing.assert_array_equal(flat(whole), flat(resumed))
@@ -271,17 +270,17 @@ def test_a_certified_run_resumes_with_the_same_certificates(tmp_path, monkeypatc
 def test_the_progress_bar_says_whether_rho_is_only_a_lower_bound(error, shown):
     line = {"kl": [0.1], "tv": [0.1], "rejected": [0]}
     line[CERTIFICATE] = {"rho": [1.0, 2.0], "rho_error": [0.0, error]}
-    assert loop._note(line).endswith(shown)
+    assert loop.note(list(WATCH), line).endswith(shown)
 
 
-def test_certify_every_must_be_positive():
-    with pytest.raises(ValueError, match="certify_every must be at least 1, got 0"):
-        ng.train(ng.envs.Hypergrid(side=4), certify_every=0)
+def test_every_must_be_positive():
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        ng.watch.Certificate(0)
 
 
 def test_a_quick_certificate_of_a_network_brackets_the_full_one():
     """Both of the same batch, in single precision."""
-    options = {"updates": 50, "batch": 16, "certify_every": 50, "progress": False}
+    options = {"updates": 50, "batch": 16, "watch": (ng.watch.Certificate(50),), "progress": False}
     run = ng.train(ng.envs.Hypergrid(side=6), Adam(), policy=Network(width=8), **options)
     low, error, limit = (run.certificates[k][-1] for k in ("rho", "rho_error", "direction_limit"))
     assert np.isfinite(error).all()
@@ -302,12 +301,10 @@ def invoke(*arguments):
 
 
 def test_certify_prints_tables_and_draws(tmp_path, monkeypatch):
-    from natgfn.certify import report
-
-    monkeypatch.setattr(report, "BATCHES", (16, 64))
-    monkeypatch.setattr(report, "DAMPINGS", (1e-3, 1e-1))
+    grid = partial(recertify.grid, batches=(16, 64), dampings=(1e-3, 1e-1))
+    monkeypatch.setattr(recertify, "grid", grid)
     folder = tmp_path / "run"
-    ng.train(ng.envs.Hypergrid(side=4), RULE, **OPTIONS, certify_every=10, out=folder)
+    ng.train(ng.envs.Hypergrid(side=4), RULE, **OPTIONS, watch=WATCH, out=folder)
     result = invoke("certify", folder)
     assert result.exit_code == 0, result.output
     assert "update 30, batch 16, damping 0.001; the reference Fisher is exact" in result.output
@@ -325,7 +322,7 @@ def test_certify_without_certificates_says_how_to_get_them(tmp_path):
     ng.train(ng.envs.Hypergrid(side=4), RULE, **OPTIONS, out=tmp_path / "run")
     result = invoke("certify", tmp_path / "run")
     assert result.exit_code == 0, result.output
-    assert "certify_every=100" in result.output
+    assert '{name="certificate", every=100}' in result.output
 
 
 def test_certify_of_no_run_is_one_line(tmp_path):

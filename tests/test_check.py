@@ -7,12 +7,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array
 
 import natgfn as ng
-from natgfn.check import check_environment
+from natgfn.check import _Case, check_environment
 from natgfn.envs import AbstractEnv, Hypergrid, Triangles
+from natgfn.policies import UniformPolicy
+from natgfn.sampling import OnPolicy, rollout
+from natgfn.statespace import enumerate_states
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 BrokenUndo = runpy.run_path(str(EXAMPLES / "broken_undo.py"))["BrokenUndo"]
@@ -207,6 +211,128 @@ def test_each_mistake_is_found_for_what_it_is(kind: type[AbstractEnv]):
     assert len(failed) == 1
     assert "\n" not in failed[0]
     assert re.search(MISTAKES[kind], failed[0]), failed[0]
+
+
+class Large(Hypergrid):
+    """More states than are listed; the sound one."""
+
+    side: int = 20
+    dims: int = 8
+
+
+class LargeUndo(Large):
+    """Never goes back to 3."""
+
+    def undo(self, state, action):
+        before = super().undo(state, action)
+        return before._replace(cell=jnp.where(before.cell == 3, 4, before.cell))
+
+
+class LargeUnreachable(Large):
+    """Lists parents below zero, from which the same action does lead back."""
+
+    def backward_mask(self, state):
+        listed = (state.cell > 0) | (state.cell > -3) & (state.cell != 0).any()
+        return super().backward_mask(state).at[:-1].set(~state.stopped & listed)
+
+
+class LargeFalseParent(Large):
+    """Lists a parent below zero, where no action is valid."""
+
+    def backward_mask(self, state):
+        return super().backward_mask(state).at[5].max(~state.stopped & (state.cell[0] > 1))
+
+    def forward_mask(self, state):
+        return super().forward_mask(state) & (state.cell >= 0).all()
+
+
+class LargeHidden(Large):
+    def backward_mask(self, state):
+        return super().backward_mask(state).at[2].min(state.cell[2] < 3)
+
+
+class LargeMoveOn(Large):
+    def forward_mask(self, state):
+        return jnp.append(state.cell < self.side - 1, ~state.stopped)
+
+
+class LargeDeadEnd(Large):
+    """Cannot stop, nor go on, with three coordinates above zero."""
+
+    def forward_mask(self, state):
+        return super().forward_mask(state) & (jnp.sum(state.cell > 0) < 3)
+
+
+class LargeNan(Large):
+    def log_reward(self, state):
+        return jnp.where(state.cell.sum() == 4, jnp.nan, super().log_reward(state))
+
+
+class LargeInfinite(Large):
+    def observe(self, state):
+        return super().observe(state) / (state.cell[1] - 2.0)
+
+
+class LargeTooShort(Large):
+    @property
+    def max_steps(self):
+        return 5
+
+
+LARGE_MISTAKES = {
+    LargeUndo: r"undo does not invert step: action \d leads from GridState\(cell=.* there to Grid",
+    LargeUnreachable: r"P_B does not sum to one: \d+ steps back from .* lead to .*, not to init",
+    LargeFalseParent: r"backward_mask lists action 5 in .* gives .*-1.*where it is not valid",
+    LargeHidden: r"masks disagree: action 2 leads from .* where backward_mask does not list it",
+    LargeMoveOn: r"action \d is valid in GridState\(.*stopped=True\), which is terminal",
+    LargeDeadEnd: r"no action is valid in GridState\(.*stopped=False\), which is not terminal",
+    LargeNan: r"log_reward of GridState\(.*stopped=True\) is nan: expected a number or -inf",
+    LargeInfinite: r"observe is not finite in GridState\(cell=\[\d+, 2, ",
+    LargeTooShort: r"a trajectory is still in GridState\(.*stopped=False\) after max_steps=5 steps",
+}
+
+
+def test_a_sound_environment_too_large_to_list_passes_on_a_sample():
+    findings = check_environment(Large(), max_states=1000)
+    assert [str(f) for f in findings if f.ok is False] == []
+    (unknown,) = [f.message for f in findings if f.ok is None]
+    extent = r"too many states to list \(more than 1,000\): .* 1,000 random trajectories, [\d,]+ st"
+    assert re.match(extent, unknown)
+    assert len(findings) == 12
+
+
+@pytest.mark.parametrize("kind", LARGE_MISTAKES, ids=lambda kind: kind.__name__)
+def test_each_mistake_is_found_on_a_sample(kind: type[AbstractEnv]):
+    findings = check_environment(kind(), max_states=1000)
+    failed = [finding.message for finding in findings if finding.ok is False]
+    assert len(failed) == 1
+    assert "\n" not in failed[0]
+    assert re.search(LARGE_MISTAKES[kind], failed[0]), failed[0]
+
+
+def test_a_sample_has_edges_of_the_environment_and_no_others(monkeypatch: pytest.MonkeyPatch):
+    """Against the enumeration: all edges out of the states on trajectories, or some of them."""
+    env = Subsets()
+    space = enumerate_states(env)
+
+    def names(states):
+        return [(*map(int, chosen), bool(end)) for chosen, end in zip(*states, strict=True)]
+
+    number = {name: i for i, name in enumerate(names(space.states))}
+    paths = rollout(env, UniformPolicy(4), OnPolicy(), 200, key=jax.random.key(0))
+    for most in (10**6, 20):
+        monkeypatch.setattr("natgfn.check._EDGES", most)
+        case = _Case.along(env, paths)
+        here = [number[name] for name in names(case.states)]
+        edges = zip(case.source, case.action, case.target, strict=True)
+        found = [(here[s], int(a), here[t]) for s, a, t in edges]
+        every = {(s, a, int(t)) for (s, a), t in np.ndenumerate(space.child) if t >= 0}
+        assert len(set(found)) == len(found)
+        assert set(found) <= every
+        assert (set(found) == every) == (most > 20)
+        listed = {(here[s], int(a)) for s, a in case.claims}
+        assert listed == {(t, a) for _, a, t in every - set(found)}
+        np.testing.assert_array_equal(case.terminal, np.array(here) >= space.num_inner)
 
 
 def test_what_is_not_checked_is_said():

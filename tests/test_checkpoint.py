@@ -21,8 +21,7 @@ import pytest
 import natgfn as ng
 from natgfn import NatgfnError
 from natgfn.optim import Euclidean
-from natgfn.train import checkpoint
-from natgfn.train.record import Record, describe
+from natgfn.training import Record, checkpoint, describe
 
 pytestmark = pytest.mark.trains  # compiled as in the processes that tests here start and kill
 

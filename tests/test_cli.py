@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import natgfn as ng
-from natgfn import experiments
+import paper
 from natgfn.cli import app
-from natgfn.train import checkpoint, loop
+from natgfn.training import checkpoint, loop
 
 TINY = ["env=hypergrid", "env.side=3", "batch=4", "updates=4", "evaluate_every=2"]
 
@@ -58,7 +58,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, BaseException],
 def test_train_says_what_came_out_and_where():
     result = natgfn("train", *TINY, "seeds=2")
     assert result.exit_code == 0, result.output
-    folder = Path("runs/hypergrid-samplespace-1")
+    folder = Path("runs/hypergrid-1")
     lines = (folder / "record.jsonl").read_text().splitlines()
     last = json.loads(lines[-1])
     assert f"the run is in {folder}" in result.output
@@ -67,7 +67,7 @@ def test_train_says_what_came_out_and_where():
     assert row.split()[1:] == [f"{np.mean(last['kl']):.4g}", f"{np.std(last['kl']):.2g}"]
     assert "rejected" not in result.output
     assert natgfn("train", *TINY).exit_code == 0
-    assert Path("runs/hypergrid-samplespace-2/record.jsonl").exists()
+    assert Path("runs/hypergrid-2/record.jsonl").exists()
 
 
 def test_train_reads_a_file_and_settings():
@@ -141,7 +141,7 @@ def test_errors_that_are_not_ours_keep_their_traceback(monkeypatch: pytest.Monke
     def buggy(*_: Any, **__: Any) -> None:
         json.loads("{")  # a ValueError, raised outside of natgfn
 
-    monkeypatch.setattr(experiments, "reproduce", buggy)
+    monkeypatch.setattr(paper, "reproduce", buggy)
     result = natgfn("reproduce", "triangle")
     assert isinstance(result.exception, json.JSONDecodeError)
 
@@ -167,7 +167,7 @@ def test_interrupted_before_anything_was_kept(monkeypatch: pytest.MonkeyPatch):
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "enumerate_states", stop)
+    monkeypatch.setattr(loop, "decide", stop)
     result = natgfn("train", *TINY, "--out", "cut")
     assert_one_line(result, 130, "before the first checkpoint")
 
@@ -177,7 +177,7 @@ def test_an_interrupted_experiment_goes_on_with_the_same_command(monkeypatch: py
         ng.train(ng.envs.Hypergrid(side=3), updates=1, batch=4, out=out / "run", progress=False)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiments, "reproduce", half)
+    monkeypatch.setattr(paper, "reproduce", half)
     result = natgfn("reproduce", "triangle", "--out", "results")
     assert_one_line(result, 130, "interrupted at update 1", "same command again")
 

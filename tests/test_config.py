@@ -1,4 +1,4 @@
-"""Configurations: from text to the arguments of `train`, and back from a record."""
+"""Configurations: from text to a setup, and back from a record."""
 
 from pathlib import Path
 
@@ -6,33 +6,61 @@ import equinox as eqx
 import pytest
 
 import natgfn as ng
-from natgfn.config import arguments, catalogue, construct, load, put
 from natgfn.errors import NatgfnError
 from natgfn.objectives import Huber, TrajectoryBalance
 from natgfn.occupancy import Sampled
-from natgfn.optim import Adam, Natural, SampleSpace
+from natgfn.optim import Adam, Cosine, Natural
 from natgfn.policies import PathCount
 from natgfn.sampling import UniformMixture, Weighting
-from natgfn.train.record import Record, describe
+from natgfn.training import (
+    Setup,
+    catalogue,
+    construct,
+    describe,
+    load_setup,
+    put,
+    read_settings,
+    setup_from,
+)
+from natgfn.watch import Certificate, Exact
 
 
 def test_a_file_and_settings_become_objects(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text('updates = 7\n[env]\nname = "Hypergrid"\nside = 6\n[rule]\nname = "Natural"\n')
-    table = load(
+    table = read_settings(
         file, ["env.side=4", "rule.occupancy=sampled", "rule.rate=1", "backward=pathcount"]
     )
-    assert arguments(table) == {
-        "updates": 7,
-        "env": ng.envs.Hypergrid(side=4),
-        "rule": Natural(occupancy=Sampled(), rate=1.0),
-        "backward": PathCount.backward,
-    }
+    assert setup_from(table) == Setup(
+        ng.envs.Hypergrid(side=4),
+        Natural(occupancy=Sampled(), rate=1.0),
+        updates=7,
+        backward=PathCount(),
+    )
+
+
+def test_watchers_are_a_list_of_names_and_tables():
+    text = 'watch=["exact", {name="certificate", every=50}]'
+    assert setup_from(read_settings(None, ["env=triangles", text])).watch == (
+        Exact(),
+        Certificate(50),
+    )
+    alone = setup_from(read_settings(None, ["env=triangles", "watch=exact"]))
+    assert alone.watch == (Exact(),)
+
+
+def test_a_rate_is_a_number_or_a_schedule():
+    settings = ["env=triangles", "rule=adam", "rule.rate=cosine", "rule.rate.start=0.1"]
+    with pytest.raises(NatgfnError, match=r"rule.rate: Cosine needs steps"):
+        setup_from(read_settings(None, settings))
+    made = setup_from(read_settings(None, [*settings, "rule.rate.steps=50", "rule.clip=1"]))
+    assert made.rule == Adam(Cosine(0.1, 50), clip=1.0)
+    assert setup_from(made.configuration()) == made
 
 
 @pytest.mark.parametrize("name", ["SampleSpace", "sample_space", "samplespace", "SAMPLE-SPACE"])
 def test_names_do_not_depend_on_case_or_underscores(name: str):
-    assert arguments({"env": "triangles", "rule": name})["rule"] == ng.optim.SampleSpace()
+    assert setup_from({"env": "triangles", "rule": name}).rule == ng.optim.SampleSpace()
 
 
 @pytest.mark.parametrize(
@@ -45,35 +73,37 @@ def test_names_do_not_depend_on_case_or_underscores(name: str):
     ],
 )
 def test_short_and_long_forms_agree_in_any_order(settings: list[str]):
-    made = arguments(load(None, ["env=triangles", *settings]))
-    assert made["rule"] == Natural(occupancy=Sampled())
+    made = setup_from(read_settings(None, ["env=triangles", *settings]))
+    assert made.rule == Natural(occupancy=Sampled())
 
 
 def test_a_name_alone_starts_from_defaults():
     table = {"env": "triangles", "rule": {"name": "Natural", "damping": 0.5}}
-    assert arguments(put(table, ["rule=adam"]))["rule"] == Adam()
+    assert setup_from(put(table, ["rule=adam"])).rule == Adam()
     assert table["rule"] == {"name": "Natural", "damping": 0.5}
 
 
 def test_none_unsets_what_may_be_missing():
     settings = ["env=triangles", "rule=natural", "rule.rate=none", "reference=none"]
-    made = arguments(load(None, settings))
-    assert made["rule"].rate is None
-    assert made["reference"] is None
+    made = setup_from(read_settings(None, settings))
+    assert made.rule.rate is None
+    assert made.reference is None
 
 
 def test_everything_exported_can_be_named():
     found = dict(catalogue())
     assert {"Hypergrid", "Triangles"} <= set(found["env"])
-    assert {"Uniform", "Tabular", "PathCount", "Constant"} == set(found["backward"])
-    assert {"Squared", "Huber", "HalfHuber"} == set(found["objective.penalty"])
+    assert {"Uniform", "Table", "Network", "PathCount", "Constant"} <= set(found["backward"])
+    assert {"Squared", "Huber"} == set(found["objective.penalty"])
+    assert {"Exact", "Sampled", "Certificate", "Snapshots"} == set(found["watch"])
     assert {"Block", "Dense"} <= set(found["rule.solver"])
     names = [name for choices in found.values() for name in choices]
     assert not [name for name in names if name.startswith("Abstract") or name == "StateSpace"]
 
 
 def test_settings_without_a_name_are_those_of_the_default():
-    assert arguments(load(None, ["env=hypergrid", "rule.damping=1"]))["rule"] == SampleSpace(1.0)
+    settings = ["env=hypergrid", "objective.penalty=huber"]
+    assert setup_from(read_settings(None, settings)).objective == TrajectoryBalance(Huber())
 
 
 def test_a_whole_number_for_a_rate_is_the_same_configuration():
@@ -99,11 +129,13 @@ BAD = {
     "rule=adam rule.rate=-1": ("rule", "rate must be", "got -1.0"),
     "rule=natural rule.rate=fast": ("rule.rate", "number", "'fast'"),
     "rule=natural rule.solver=cholesky": ("rule.solver", "'cholesky'", "Dense"),
-    "rule=natural rule.solver.size=3": ("rule.solver", "Block", "'size'", "it has none"),
+    "rule=natural rule.solver.size=3": ("rule.solver", "Auto", "'size'", "budget"),
     "reference.epsilon=1": ("reference", "which one", "reference.name", "UniformMixture"),
-    "rule.rate=1": ("rule", "SampleSpace", "'rate'", "damping"),
+    "rule.rate=1": ("rule", "which one", "rule.name", "SampleSpace"),
+    "rule=samplespace rule.rate=1": ("rule", "SampleSpace", "'rate'", "damping"),
+    "watch=nobody": ("watch", "'nobody'", "Exact"),
     "weighting.clip=0": ("weighting", "clip must be positive", "got 0.0"),
-    "backward=tabular backward.size=1": ("backward", "only a name", "size"),
+    "backward=table backward.size=1": ("backward", "Table", "'size'", "it has none"),
     "updates=3 updates.more=1": ("updates", "is 3", "'more'"),
     "side": ("key=value", "'side'"),
     ".side=3": ("key=value", "'.side=3'"),
@@ -113,7 +145,7 @@ BAD = {
 @pytest.mark.parametrize("settings", BAD)
 def test_bad_settings_name_the_field(settings: str):
     with pytest.raises(NatgfnError) as caught:
-        arguments(load(None, ["env=hypergrid", *settings.split()]))
+        setup_from(read_settings(None, ["env=hypergrid", *settings.split()]))
     message = str(caught.value)
     assert "\n" not in message
     for words in BAD[settings]:
@@ -122,7 +154,7 @@ def test_bad_settings_name_the_field(settings: str):
 
 def test_an_environment_is_required():
     with pytest.raises(NatgfnError, match=r"a run needs env, one of .*Hypergrid"):
-        arguments({})
+        setup_from({})
 
 
 def test_fields_without_default_are_required():
@@ -146,7 +178,7 @@ def test_a_record_makes_its_run_again(tmp_path: Path):
         "rule.occupancy=sampled_scores",
         "objective.penalty=huber",
         "objective.penalty.threshold=2.5",
-        "backward=tabular",
+        "backward=table",
         "proposal=uniform_mixture",
         "reference=on_policy",
         "weighting.clip=5",
@@ -154,12 +186,12 @@ def test_a_record_makes_its_run_again(tmp_path: Path):
         "updates=2",
         "seed=3",
     ]
-    made = arguments(load(None, settings))
-    assert made["objective"] == TrajectoryBalance(Huber(2.5))
-    assert made["proposal"] == UniformMixture()
-    assert made["weighting"] == Weighting(clip=5.0)
-    run = ng.train(**made, out=tmp_path / "first", progress=False)
-    header, _ = Record(tmp_path / "first" / "record.jsonl").read()
-    again = arguments(header["configuration"])
-    assert {name: again[name] for name in made} == made
-    assert ng.train(**again, progress=False).configuration == run.configuration
+    made = setup_from(read_settings(None, settings))
+    assert made.objective == TrajectoryBalance(Huber(2.5))
+    assert made.proposal == UniformMixture()
+    assert made.weighting == Weighting(clip=5.0)
+    run = ng.run(made, out=tmp_path / "first", progress=False)
+    again = load_setup(tmp_path / "first")
+    assert (again.env, again.rule, again.objective) == (made.env, made.rule, made.objective)
+    assert (again.backward, again.reference) == (made.backward, made.reference)
+    assert ng.run(again, progress=False).configuration == run.configuration

@@ -1,6 +1,7 @@
 """Paired continuations of one checkpoint, on graphs of three and four variables."""
 
 import json
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 from dag_oracles import random_weights
 
-from natgfn.envs.dags import Dags
-from natgfn.experiments import continuation, dag_synthetic, reproduce
-from natgfn.experiments.continuation import (
+from natgfn.algorithm import advance, of_seed
+from natgfn.envs import Dags
+from natgfn.policies import Network
+from paper.experiments import continuation, dag_synthetic, reproduce
+from paper.experiments.continuation import (
     ADAM,
     CONTROLLED,
     METHODS,
     WARM_UP,
+    Case,
     Continuation,
     Method,
     Scale,
@@ -23,26 +27,21 @@ from natgfn.experiments.continuation import (
     draw_probe,
     residuals,
 )
-from natgfn.experiments.continuation_page import area, updates_to
-from natgfn.optim import ControlledAdam
-from natgfn.policies import Flow, Network, Uniform
-from natgfn.train import advance
-from natgfn.train.algorithm import of_seed, stack_seeds
+from paper.experiments.continuation_page import area, updates_to
+from paper.rules import ControlledAdam
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A function that makes the state after ten updates, and what made it."""
     env = Dags(random_weights(3, 1.0, 0))
-    algorithm = Continuation(Scale(batch=8), tmp_path_factory.mktemp("work"), ()).algorithm(
-        env, WARM_UP
-    )
-    policy = Network(8, 1)(env, key=jax.random.key(0))
-    flow = Flow(policy, Uniform.backward(env), jnp.array(0.0))
+    study = Continuation(Scale(batch=8), tmp_path_factory.mktemp("work"), ())
+    case = Case("", 3, ("a", "b", "c"), env.log_weights, np.zeros((3, 3), int))
+    setup = replace(study.setup("MLP", case, env, WARM_UP, 10), policy=Network(8, 1))
+    algorithm = setup.algorithm()
 
     def make():
-        states = stack_seeds(lambda seed: algorithm.init(flow, seed), [3])
-        return advance(algorithm, states, jnp.array(10))[0]
+        return advance(algorithm, setup.start(), jnp.array(10))[0]
 
     return algorithm, make
 

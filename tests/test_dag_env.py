@@ -9,8 +9,8 @@ from oracles import float64
 
 from natgfn.check import check_environment
 from natgfn.dag import Prior, graphs
-from natgfn.envs.dags import Dags
-from natgfn.policies import Uniform, backward_table
+from natgfn.envs import Dags
+from natgfn.policies import Uniform, UniformPolicy, backward_table
 from natgfn.sampling import OnPolicy, retrace, rollout
 from natgfn.statespace import constructive_flow, enumerate_states, occupancy
 
@@ -24,7 +24,7 @@ def constrained(size: int = 4) -> np.ndarray:
 
 def test_closures_and_masks_along_random_paths():
     env = Dags(random_weights(6, 1.0, 0))
-    paths = rollout(env, Uniform(env.num_actions), OnPolicy(), 64, key=jax.random.key(0))
+    paths = rollout(env, UniformPolicy(env.num_actions), OnPolicy(), 64, key=jax.random.key(0))
     states = jax.tree.map(np.asarray, paths.states)
     edges = states.edges.reshape(-1, 6, 6)
     assert graphs.is_acyclic(edges).all()
@@ -57,7 +57,7 @@ def test_every_acyclic_graph_is_one_object(size: int):
 def test_the_flow_of_the_target_ends_in_the_posterior():
     for table in (random_weights(4, 2.0, 2), constrained()):
         space = enumerate_states(Dags(table))
-        log_pb = backward_table(space, Uniform.backward(space))
+        log_pb = backward_table(space, Uniform().backward(space))
         _, log_pf = constructive_flow(space, log_pb, jnp.asarray(space.log_rewards))
         ends = occupancy(space, jnp.exp(log_pf))[1]
         dags, probabilities, _ = law(table)
@@ -94,7 +94,7 @@ def test_actions_are_pairs_row_by_row_and_then_stop():
 
 def test_actions_alone_give_the_trajectories_back():
     env = Dags(constrained())
-    paths = rollout(env, Uniform(env.num_actions), OnPolicy(), 20, key=jax.random.key(1))
+    paths = rollout(env, UniformPolicy(env.num_actions), OnPolicy(), 20, key=jax.random.key(1))
     again = retrace(env, paths.actions, paths.lengths)
     for x, y in zip(jax.tree.leaves(paths), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(x, y)

@@ -8,13 +8,12 @@ import pytest
 from dag_oracles import guide_logits, random_weights
 from oracles import float64
 
-from natgfn.benchmarks.dag import operations
-from natgfn.dag.guide import Guide, Guided
+from benchmarks.dag import operations
+from natgfn.dag.guide import Guide, GuidedPolicy
 from natgfn.dag.sampler import draw
-from natgfn.envs import Hypergrid
-from natgfn.envs.dags import Dag, Dags
+from natgfn.envs import Dag, Dags, Hypergrid
 from natgfn.fisher import Fisher, Occupancy
-from natgfn.policies import Flow, Network, Uniform, transformer
+from natgfn.policies import Flow, Network, Uniform, UniformPolicy, transformer
 from natgfn.policies.transformer import LinearTransformer, Transformer
 from natgfn.sampling import OnPolicy, log_probs, rollout
 
@@ -22,7 +21,7 @@ SMALL = Transformer(width=8, depth=2, heads=2, feed=12)
 
 
 def some_states(env: Dags, count: int = 20) -> Dag:
-    paths = rollout(env, Uniform(env.num_actions), OnPolicy(), count, key=jax.random.key(3))
+    paths = rollout(env, UniformPolicy(env.num_actions), OnPolicy(), count, key=jax.random.key(3))
     times = np.random.default_rng(0).integers(0, np.asarray(paths.lengths))
     return jax.tree.map(lambda x: x[times, jnp.arange(count)], paths.states)
 
@@ -174,7 +173,7 @@ def test_the_guide_is_exact_where_pairs_owe_each_other_nothing():
     for child in (1, 2, 3, 4, 5):
         table[child, 1 << (child - 1) // 2] = 0.0
     env = Dags(table)
-    flow = Flow(Guide.of(env), Uniform.backward(env), jnp.array(0.0))
+    flow = Flow(Guide.of(env), Uniform().backward(env), jnp.array(0.0))
     draws = draw(env, flow, 500, seed=0)
     np.testing.assert_allclose(draws.log_weights, 5 * np.log(2), atol=1e-4)
 
@@ -182,7 +181,7 @@ def test_the_guide_is_exact_where_pairs_owe_each_other_nothing():
 def test_a_network_corrects_the_guide_and_alone_is_trained():
     env = Dags(random_weights(3, 1.0, 0))
     network = Network(8, 1)(env, key=jax.random.key(0))
-    policy = Guided(Guide.of(env), network)
+    policy = GuidedPolicy(Guide.of(env), network)
     states = some_states(env, 4)
     expected = policy.guide.many(states) + jax.vmap(network)(states)
     np.testing.assert_allclose(policy.many(states), expected, rtol=1e-6)
@@ -192,7 +191,7 @@ def test_a_network_corrects_the_guide_and_alone_is_trained():
         paths = rollout(env, flow.forward, OnPolicy(), 4, key=jax.random.key(0))
         return eqx.filter_grad(lambda f: jnp.sum(log_probs(env, f, paths).forward))(flow)
 
-    found = gradient(Flow(policy, Uniform.backward(env), jnp.array(0.0)))
+    found = gradient(Flow(policy, Uniform().backward(env), jnp.array(0.0)))
     trained = jax.tree.leaves(eqx.filter(found, eqx.is_inexact_array))
     ours = jax.tree.leaves(eqx.filter(network, eqx.is_inexact_array))
     assert len(trained) == len(ours) + 1

@@ -1,7 +1,6 @@
 """Graphs of many variables: computed weights, a guide of few candidates, padding skipped."""
 
 import json
-import sys
 from pathlib import Path
 
 import equinox as eqx
@@ -20,14 +19,25 @@ from test_dag_scores import continuous
 
 from natgfn import NatgfnError
 from natgfn.check import check_environment
-from natgfn.dag import BDeu, BGe, Data, Prior, exact_posterior, fit, load, log_weights, target
+from natgfn.dag import (
+    BDeu,
+    BGe,
+    Data,
+    Prior,
+    exact_posterior,
+    load,
+    log_weights,
+    posterior_of,
+    setup_of,
+)
 from natgfn.dag.guide import Guide, Guided
 from natgfn.dag.target import environment, gaussian_dags
-from natgfn.envs.dags import Dags
+from natgfn.envs import Dags
 from natgfn.envs.gaussian_dags import GaussianDags
-from natgfn.policies import Flow, Network, Uniform
+from natgfn.policies import Flow, Network, Uniform, UniformPolicy
 from natgfn.sampling import OnPolicy, log_probs, rollout
 from natgfn.statespace import enumerate_states
+from natgfn.training import run
 
 NAMES = tuple(f"X{i}" for i in range(5))
 
@@ -69,7 +79,7 @@ def test_computed_weights_are_those_of_the_table(seed: int):
 def rewards_of(case, count: int = 50) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of graphs drawn at random: looked up, computed by NumPy, and in JAX."""
     env, tabular = gaussian_dags(*case), Dags(log_weights(*case))
-    paths = rollout(env, Uniform(env.num_actions), OnPolicy(), count, key=jax.random.key(0))
+    paths = rollout(env, UniformPolicy(env.num_actions), OnPolicy(), count, key=jax.random.key(0))
     graphs = np.asarray(paths.last.edges)
     in_jax = eqx.filter_jit(lambda env, ends: jax.vmap(env.log_reward)(ends))(env, paths.last)
     return tabular.log_rewards(graphs), env.log_rewards(graphs), np.asarray(in_jax)
@@ -146,37 +156,37 @@ def test_candidates_are_the_markov_blanket():
 
 
 @float64
-def test_padding_that_is_skipped_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+def test_padding_that_is_skipped_changes_nothing():
     table = random_weights(6, 1.0, 0) - 3 * np.bitwise_count(np.arange(64))
     env = Dags(table)
-    policy = Guided(Guide.of(env), Network(8, 1)(env, key=jax.random.key(0)))
-    flow = Flow(policy, Uniform.backward(env), jnp.array(0.0))
+    policy = Guided(Network(8, 1))(env, key=jax.random.key(0))
+    flow = Flow(policy, Uniform().backward(env), jnp.array(0.0))
     paths = rollout(env, policy, OnPolicy(), 16, key=jax.random.key(1))
     assert paths.lengths.max() < 8 < env.max_steps
 
     @eqx.filter_jit
-    def evaluate(flow):
-        probs = log_probs(env, flow, paths)
-        grad = eqx.filter_grad(lambda flow: jnp.sum(log_probs(env, flow, paths).forward ** 2))
-        return probs, grad(flow)
+    def evaluate(flow, most):
+        def along(flow):
+            return log_probs(env, flow, paths, most)
 
-    expected = evaluate(flow)
-    monkeypatch.setattr(sys.modules["natgfn.sampling.rollout"], "LONG", 0)
-    jax.clear_caches()
-    for one, other in zip(jax.tree.leaves(evaluate(flow)), jax.tree.leaves(expected), strict=True):
+        return along(flow), eqx.filter_grad(lambda flow: jnp.sum(along(flow).forward ** 2))(flow)
+
+    pairs = zip(*(jax.tree.leaves(evaluate(flow, most)) for most in (0, 10**9)), strict=True)
+    for one, other in pairs:
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 @pytest.mark.trains
-def test_a_short_training_on_computed_rewards(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(target, "TABULATED", 4)
+def test_a_short_training_on_computed_rewards():
     rng = np.random.default_rng(0)
     values = rng.normal(size=(60, 5))
     values[:, 2] += values[:, 0] + values[:, 1]
     values[:, 3:] += values[:, 2:3]
     data = load(values)
-    found = fit(data, prior=Prior(max_parents=3), updates=300, batch=32, progress=False)
-    assert isinstance(found.env, GaussianDags)
+    env = environment(data, BGe(), Prior(max_parents=3), 1.0, tabulated=4)
+    assert isinstance(env, GaussianDags)
+    setup = setup_of(env, Network(128, 2), None, updates=300, batch=32, seed=0)
+    found = posterior_of(run(setup, progress=False), data.names, 10_000)
     errors = found.errors(exact_posterior(data, prior=Prior(max_parents=3)))
     assert errors["largest_error_of_a_corrected_marginal"] < 0.04
     assert abs(errors["log_z_error"]) < 0.05
@@ -191,10 +201,9 @@ def write(count: int, rows: int = 60) -> None:
 
 def test_seventeen_variables_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules["natgfn.dag.fit"], "SAMPLES", 100)  # `dag.fit` is a function
     write(17)
-    result = natgfn("dag", "fit", "data.csv", "--out", "run", "--updates", "3", "--require",
-                    "x0->x1", "--forbid", "x2->x1", "--max-parents", "3")  # fmt: skip
+    result = natgfn("dag", "fit", "data.csv", "--out", "run", "--updates", "3", "--samples", "100",
+                    "--require", "x0->x1", "--forbid", "x2->x1", "--max-parents", "3")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "17 variables; local weights are computed for each graph" in result.output
     assert "GB of memory" in result.output

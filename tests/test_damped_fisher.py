@@ -13,11 +13,11 @@ import natgfn as ng
 from natgfn.fisher import Fisher
 from natgfn.occupancy import Stratified
 from natgfn.occupancy.stratified import pick
-from natgfn.optim import ControlledAdam, DampedFisher
-from natgfn.optim.damped_fisher import adaptive_solve, limit_predicted
+from natgfn.optim import divergence_in_fisher, limit_divergence
 from natgfn.optim.trust_region import divergences
 from natgfn.policies import Flow, Network, Uniform
 from natgfn.solvers import KFAC, ConjugateGradients
+from paper.rules import ControlledAdam, DampedFisher, adaptive_solve
 
 WIDE = {"norm": 1e6, "kl": 1e6, "clip": 1e6}
 
@@ -29,7 +29,7 @@ def world():
 
 def network_flow(world):
     forward = Network(width=4, depth=1)(world.space, key=jax.random.key(3))
-    flow = Flow(forward, Uniform.backward(world.space), jnp.array(0.3))
+    flow = Flow(forward, Uniform().backward(world.space), jnp.array(0.3))
     return jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, flow)
 
 
@@ -129,7 +129,7 @@ def test_damping_does_not_rise_above_its_limit(world):
 @pytest.mark.parametrize("limit", [1e-6, 1e3])
 @float64
 def test_the_predicted_divergence_is_a_quadratic_form(world, limit):
-    steps = limit_predicted(limit)
+    steps = limit_divergence(limit, divergence_in_fisher)
 
     def shorten(space, flow, batch):
         fisher, step = some_fisher(space, flow, batch), batch.gradient().forward

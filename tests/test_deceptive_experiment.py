@@ -5,9 +5,10 @@ import json
 import pytest
 
 from natgfn import NatgfnError
-from natgfn.experiments import deceptive, deceptive_page, reproduce
-from natgfn.experiments.deceptive import Scale
-from natgfn.experiments.deceptive_methods import (
+from natgfn.training.record import Record
+from paper.experiments import deceptive, deceptive_page, reproduce
+from paper.experiments.deceptive import Scale
+from paper.experiments.deceptive_methods import (
     EXPLORE,
     METHODS,
     MIXED,
@@ -20,9 +21,8 @@ from natgfn.experiments.deceptive_methods import (
     cost,
     sample_space,
 )
-from natgfn.experiments.deceptive_page import COLUMNS, PAPER
-from natgfn.experiments.study import steps_done
-from natgfn.train.record import Record
+from paper.experiments.deceptive_page import COLUMNS, PAPER
+from paper.experiments.study import steps_done
 
 TINY = Scale({6: 6}, (4,), 2, 1, 1, 5, 3)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from natgfn import doctor
-from natgfn.cli import app
-from natgfn.doctor import Probe, judge
+from natgfn.cli import app, doctor
+from natgfn.cli.doctor import Probe, judge
 
 GOOD, WRONG = Probe("one way", 1e-6), Probe("another way", 0.5)
 

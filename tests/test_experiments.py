@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks import tabular
+from benchmarks.measure import Measurement
 from natgfn import NatgfnError
-from natgfn.benchmarks import tabular
-from natgfn.benchmarks.measure import Measurement
 from natgfn.envs import Hypergrid
-from natgfn.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untuned
-from natgfn.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, _middle, faster
 from natgfn.metrics import METRICS
 from natgfn.optim import SampleSpace
 from natgfn.policies import Uniform
-from natgfn.report.tables import cell, results_markdown, table
 from natgfn.statespace import enumerate_states
+from paper.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untuned
+from paper.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, _middle, faster
+from paper.tables import cell, results_markdown, table
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_the_exact_natural_gradient_without_noise_ends_in_rounding_error(results
 def _study(tmp_path, curves):
     nodes, scale = triangle.SCALES["smoke"]
     space = enumerate_states(triangle.Triangles(nodes=3))
-    study = Study({"nodes": nodes}, space, Uniform.backward, scale, tmp_path)
+    study = Study({"nodes": nodes}, space, Uniform(), scale, tmp_path)
     for name, values in curves.items():
         metrics = {metric: np.array(values)[:, None] for metric in METRICS}
         study.add(name, {"rates": "any"}, np.arange(len(values)), metrics, np.ones(4) / 4, {})
@@ -160,7 +160,7 @@ def test_the_untuned_study_watches_every_update(tmp_path, monkeypatch):
     """The largest rise is that of a run evaluated after each update."""
     env, scale = untuned.SCALES["smoke"][1]
     small = replace(scale, updates=5, seeds=2)
-    study = Study({"env": repr(env)}, enumerate_states(env), Uniform.backward, small, tmp_path)
+    study = Study({"env": repr(env)}, enumerate_states(env), Uniform(), small, tmp_path)
     steps, metrics, _, rises = untuned.watch(study, SampleSpace(damping=1e-6))
     assert steps.tolist() == [0, 1, 2, 3, 4, 5]
     np.testing.assert_allclose(rises, np.diff(metrics["kl"], axis=0).max(axis=0), atol=1e-5)
@@ -171,7 +171,7 @@ def test_hypergrid_claims_and_figures_come_from_the_curves(tmp_path):
     for side in (4, 5):
         space = enumerate_states(Hypergrid(side=side))
         scale = hypergrid.SCALES["smoke"][side]
-        study = Study({"side": side}, space, Uniform.backward, scale, tmp_path)
+        study = Study({"side": side}, space, Uniform(), scale, tmp_path)
         for rates in (PAPER, TUNED, UNTUNED):
             for k, method in enumerate(m.name for m in hypergrid.METHODS):
                 values = np.geomspace(1.0, 10.0 ** -(k + 1), 5)[:, None]

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 import oracles
 import pytest
@@ -151,25 +150,6 @@ def test_products_with_the_fisher_are_those_of_its_matrix_in_float32():
     found = product(world.space, policy, Tabular(jnp.asarray(v, jnp.float32)))
     expected = oracles.trajectory_fisher(world, tables.pf) @ v.ravel()
     np.testing.assert_allclose(np.ravel(found.logits), expected, atol=1e-6)
-
-
-@float64
-def test_lineax_solves_the_damped_operator_by_conjugate_gradients():
-    world = explore(oracles.WORLDS["shortcuts"])
-    tables = random_tables(world, 8)
-    policy = Tabular(jnp.asarray(tables.forward))
-    h = np.random.default_rng(1).normal(size=tables.forward.shape)
-
-    @eqx.filter_jit
-    def solve(space, policy, h):
-        operator = Fisher(space, policy, EXACT(space, policy)).damped(1e-2)
-        assert lx.is_positive_semidefinite(operator)
-        return lx.linear_solve(operator, h, lx.CG(rtol=1e-12, atol=1e-12)).value
-
-    found = solve(world.space, policy, Tabular(jnp.asarray(h)))
-    matrix = oracles.trajectory_fisher(world, tables.pf) + 1e-2 * np.eye(h.size)
-    expected = np.linalg.solve(matrix, h.ravel())
-    np.testing.assert_allclose(np.ravel(found.logits), expected, rtol=1e-8)
 
 
 jitted_blocks = eqx.filter_jit(lambda fisher: fisher.blocks())

@@ -11,7 +11,6 @@ from oracles import float64
 import natgfn as ng
 from natgfn import NatgfnError
 from natgfn.check import check_environment
-from natgfn.config import arguments
 from natgfn.envs import Gaussians, LazyWalk, Rings
 from natgfn.policies import Constant, backward_table
 from natgfn.statespace import (
@@ -22,7 +21,7 @@ from natgfn.statespace import (
     log_path_counts,
     occupancy,
 )
-from natgfn.train.record import describe
+from natgfn.training import describe, setup_from
 
 
 @pytest.mark.parametrize(("reach", "steps", "dims"), [(2, 3, 1), (2, 3, 2), (1, 4, 2), (1, 2, 3)])
@@ -108,11 +107,11 @@ def test_bad_walks_are_refused(make, message):
 def test_a_walk_can_be_configured_and_described():
     settings = {"env": {"name": "lazy_walk", "reach": 3, "target": {"name": "rings"}}}
     settings["env"]["target"]["radii"] = [1, 2.5]
-    env = arguments(settings)["env"]
+    env = setup_from(settings).env
     assert env == LazyWalk(3, target=Rings((1.0, 2.5)))
-    assert arguments({"env": describe(env)})["env"] == env
+    assert setup_from({"env": describe(env)}).env == env
     with pytest.raises(NatgfnError, match=r"env\.target"):
-        arguments({"env": {"name": "LazyWalk", "target": "ring"}})
+        setup_from({"env": {"name": "LazyWalk", "target": "ring"}})
 
 
 def test_the_default_rule_learns_a_walk():
@@ -127,7 +126,7 @@ def test_the_default_rule_learns_a_walk():
 def test_a_constant_backward_policy_moves_the_optimum():
     """To R h, with h the probability that it loses nothing on the way to the origin."""
     space = enumerate_states(LazyWalk(2, 3, target=Rings((1.0, 2.0))))
-    table = backward_table(space, Constant.backward(space))
+    table = backward_table(space, Constant().backward(space))
     assert set(np.asarray(table).ravel().tolist()) == {-np.log(5), -np.inf}
     h = np.asarray(backward_mass(space, table))[space.num_inner :]
     walks = np.exp(log_path_counts(space))[space.num_inner :]
@@ -142,11 +141,11 @@ def test_a_constant_backward_policy_moves_the_optimum():
 
 def test_training_ends_at_the_optimum_of_its_backward_policy():
     env = LazyWalk(2, 3, target=Rings((1.0, 2.0)))
-    run = ng.train(env, backward=Constant.backward, updates=400, batch=64, progress=False)
+    run = ng.train(env, backward=Constant(), updates=400, batch=64, progress=False)
     space = run.space
-    h = np.asarray(backward_mass(space, backward_table(space, Constant.backward(space))))
+    h = np.asarray(backward_mass(space, backward_table(space, Constant().backward(space))))
     biased = np.exp(space.log_rewards) * h[space.num_inner :]
     biased /= biased.sum()
     assert abs(run.laws[0] - biased).sum() / 2 < 5e-3
     assert run.metrics["tv"][-1] > 0.1
-    assert run.configuration["backward"] == "Constant"
+    assert run.configuration["backward"] == {"name": "Constant"}

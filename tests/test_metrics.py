@@ -179,6 +179,6 @@ def test_evaluation_does_not_mind_programs_in_single_precision():
         return jax.lax.fori_loop(0, 9, lambda i, x: x + jnp.asarray(space.log_rewards)[i], 0.0)
 
     assert float(total()) == pytest.approx(space.log_rewards.sum(), rel=1e-5)
-    flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+    flow = Flow(Tabular.forward(space), Uniform().backward(space), jnp.array(0.0))
     metrics, _ = evaluate(space, jax.tree.map(lambda x: x[None] if eqx.is_array(x) else x, flow))
     assert np.isfinite(metrics["kl"]).all()

@@ -13,13 +13,13 @@ from jax.flatten_util import ravel_pytree
 from oracles import explore, float64
 
 import natgfn as ng
-from natgfn import NatgfnError, config
+from natgfn import NatgfnError
 from natgfn.fisher import Fisher, Occupancy
 from natgfn.occupancy import Exact
 from natgfn.policies import Network, Table
 from natgfn.sampling import OnPolicy, rollout
 from natgfn.statespace import enumerate_states
-from natgfn.train import checkpoint, loop
+from natgfn.training import checkpoint, loop, setup_from
 
 KEY = jax.random.key(0)
 GRIDS = {
@@ -89,7 +89,7 @@ def test_features_are_kept_bit_by_bit_in_float32():
     space, policy = enumerated("tree"), network("tree")
     observed = jax.vmap(space.env.observe)(jax.tree.map(jnp.asarray, space.states))
     assert observed.dtype == jnp.float32
-    np.testing.assert_array_equal(np.asarray(policy.first.bits).view(np.float32), observed)
+    np.testing.assert_array_equal(policy.first.observation.table.view(np.float32), observed)
 
 
 # The parameters.
@@ -124,11 +124,11 @@ def test_the_default_network_on_the_large_grid_has_17571_parameters():
     assert dense_count(sum(env.sides), design.width, design.depth, env.num_actions) == 17_571
 
 
-@pytest.mark.parametrize(("name", "table"), [("deceptive", "tokens"), ("tree", "bits")])
+@pytest.mark.parametrize(("name", "table"), [("deceptive", "coordinates"), ("tree", "observation")])
 def test_the_input_is_no_parameter(name, table):
     """Not by type, not by gradient, and not inside a compiled function either."""
     policy = network(name)
-    assert getattr(trainable(policy).first, table) is None
+    assert getattr(trainable(policy).first, table).table is None
 
     def loss(policy, states):
         return jnp.sum(jax.vmap(policy)(states) ** 2)
@@ -137,7 +137,7 @@ def test_the_input_is_no_parameter(name, table):
     def inside(policy, states):
         # Numbers of the table are traced here, as the parameters are.
         assert isinstance(getattr(policy.first, table), jax.core.Tracer)
-        assert getattr(trainable(policy).first, table) is None
+        assert getattr(trainable(policy).first, table).table is None
         return eqx.filter_grad(loss)(policy, states)
 
     gradient = inside(policy, jnp.arange(enumerated(name).num_inner))
@@ -353,7 +353,8 @@ def test_every_seed_starts_from_parameters_of_its_own(run):
 def test_the_input_table_survives_training(run):
     fresh = NETWORK(run[0].space, key=KEY)
     for seed in range(2):
-        np.testing.assert_array_equal(run[0].flow(seed).forward.first.tokens, fresh.first.tokens)
+        table = run[0].flow(seed).forward.first.coordinates.table
+        np.testing.assert_array_equal(table, fresh.first.coordinates.table)
 
 
 def arrays(folder):
@@ -395,13 +396,13 @@ def test_the_default_rule_of_a_network_learns_without_tuning():
 
 
 def test_a_network_can_be_configured():
-    found = config.arguments(
+    found = setup_from(
         {"env": {"name": "Hypergrid"}, "policy": {"name": "Network", "width": 8}, "rule": "Adam"}
     )
-    assert found["policy"] == Network(width=8, depth=2)
-    assert found["env"] == ng.envs.Hypergrid()
-    assert isinstance(found["rule"], ng.optim.Adam)
-    table = config.arguments({"env": {"name": "Hypergrid"}, "policy": "table"})
-    assert isinstance(table["policy"], Table)
+    assert found.policy == Network(width=8, depth=2)
+    assert found.env == ng.envs.Hypergrid()
+    assert isinstance(found.rule, ng.optim.Adam)
+    table = setup_from({"env": {"name": "Hypergrid"}, "policy": "table"})
+    assert isinstance(table.policy, Table)
     with pytest.raises(NatgfnError, match="policy: width must be at least 1, got 0"):
-        config.arguments({"env": {"name": "Hypergrid"}, "policy": {"name": "Network", "width": 0}})
+        setup_from({"env": {"name": "Hypergrid"}, "policy": {"name": "Network", "width": 0}})

@@ -12,15 +12,15 @@ from jax.flatten_util import ravel_pytree
 from oracles import explore, float64
 
 import natgfn as ng
-from natgfn import config
-from natgfn.benchmarks.measure import Timer
+from benchmarks.measure import Timer
+from natgfn.algorithm import advance
 from natgfn.fisher import Fisher, Occupancy
 from natgfn.policies import MLP, Network, Tabular
 from natgfn.solvers import KFAC, ConjugateGradients, Dense, Diagonal
 from natgfn.solvers.kfac import covariance_root, matrices, second_moment, signals, with_matrices
 from natgfn.solvers.live import on_live_rows
 from natgfn.statespace import enumerate_states
-from natgfn.train import advance
+from natgfn.training import setup_from
 
 LAM = 1e-2
 
@@ -247,9 +247,9 @@ def layers_by_hand(fisher):
     states = np.asarray(occupancy.states)
     ms = [np.asarray(m) for m in matrices(policy)]
     if hasattr(policy.first, "tokens"):
-        x = np.eye(len(ms[0]) - 1)[np.asarray(policy.first.tokens)[states]].sum(1)
+        x = np.eye(len(ms[0]) - 1)[np.asarray(jax.vmap(policy.first.tokens)(states))].sum(1)
     else:
-        x = np.asarray(policy.first.bits)[states].view(np.float32).astype(float)
+        x = policy.first.observation.table[states].view(np.float32).astype(float)
     inputs, outputs = [], []
     for i, m in enumerate(ms):
         x = np.where(x > 0, x, 0.01 * x) if i else x
@@ -507,5 +507,5 @@ def test_a_network_learns_with_them(solver):
 def test_they_can_be_configured():
     solver = {"name": "KFAC", "refresh": 20, "eigenvalues": True}
     rule = {"name": "Natural", "solver": solver, "occupancy": "Sampled"}
-    found = config.arguments({"env": {"name": "Hypergrid"}, "rule": rule})["rule"].solver
+    found = setup_from({"env": {"name": "Hypergrid"}, "rule": rule}).rule.solver
     assert found == KFAC(refresh=20, eigenvalues=True)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from oracles import explore, facts, float64, make_flow, on_batch, random_tables
 
-from natgfn.objectives import HalfHuber, Huber, Squared, TrajectoryBalance, curvature, slope
+from natgfn.objectives import Huber, Squared, TrajectoryBalance, curvature, slope
 from natgfn.policies import Flow, Tabular
 from natgfn.sampling import UniformMixture
 from natgfn.statespace import constructive_flow
+from paper.rules import HalfHuber
 
 LAWS = {"proposal": UniformMixture(0.4), "reference": UniformMixture(0.1)}
 

@@ -283,7 +283,7 @@ def test_only_the_pseudo_inverse_goes_without_damping():
 
 def test_a_table_in_sample_space_needs_an_enumerated_environment(problem):
     def gram(_, flow, batch):
-        return SampleSpace().context(oracles.WORLDS["grid"], flow, batch)["gram"](None)
+        return SampleSpace().context(oracles.WORLDS["grid"], flow, batch)["fisher"].gram()
 
     with pytest.raises(ValueError, match=r"a table in sample space needs every state"):
         problem.run(gram)

@@ -25,7 +25,7 @@ from natgfn.policies import (
 forward_table = eqx.filter_jit(forward_table)
 forward_probs = eqx.filter_jit(forward_probs)
 backward_table = eqx.filter_jit(backward_table)
-path_count = eqx.filter_jit(PathCount.backward)
+path_count = eqx.filter_jit(PathCount().backward)
 
 SHAPE = (6, 5)
 logits = hnp.arrays(np.float64, SHAPE, elements=st.floats(-700, 700))
@@ -95,7 +95,7 @@ def test_fresh_tables_and_uniform_give_every_valid_action_the_same_probability(w
     count = world.forward_valid.sum(1, keepdims=True)
     np.testing.assert_allclose(forward, world.forward_valid / count, rtol=1e-6)
     expected = np.exp(oracles.uniform_backward(world))
-    for policy in (Tabular.backward(world.space), Uniform.backward(world.space)):
+    for policy in (Tabular.backward(world.space), Uniform().backward(world.space)):
         found = np.exp(backward_table(world.space, policy))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from natgfn.experiments import demo
+from natgfn.cli.demo import run_demo
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -25,10 +25,18 @@ def as_a_user(*arguments: str, folder: Path) -> str:
 
 def test_the_ten_lines_run_as_printed(tmp_path):
     """With fewer updates, to save time."""
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert "1_000" in code
     assert "Natural(" in as_a_user("-c", code.replace("1_000", "20"), folder=tmp_path)
     assert (tmp_path / "terminal_law.png").stat().st_size > 10_000
+
+
+def test_the_lines_on_large_spaces_run_as_printed(tmp_path):
+    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert "updates=200" in code
+    code = "import natgfn as ng\n" + code.replace("updates=200", "updates=2")
+    assert "'elbo'" in as_a_user("-c", code, folder=tmp_path)
+    assert (tmp_path / "large" / "record.jsonl").exists()
 
 
 def test_this_machine_is_healthy(tmp_path):
@@ -42,9 +50,8 @@ def test_every_link_leads_somewhere():
     assert [target for target in targets if not (root / target).exists()] == []
 
 
-def test_the_demo_draws_its_picture_and_says_what_to_do_next(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "UPDATES", 20)
-    path = demo.run_demo(tmp_path)
+def test_the_demo_draws_its_picture_and_says_what_to_do_next(tmp_path, capsys):
+    path = run_demo(tmp_path, updates=20)
     assert path.read_bytes().startswith(b"\x89PNG")
     out = capsys.readouterr().out
     for words in ("Natural", "Euclidean", "natgfn train", "natgfn list", "own_environment.py"):

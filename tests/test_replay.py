@@ -17,24 +17,23 @@ from scipy import stats
 
 import natgfn as ng
 from natgfn import NatgfnError
+from natgfn.algorithm import Algorithm, advance, discovered, stack_seeds
 from natgfn.envs import DeceptiveGrid
 from natgfn.optim import AbstractRule, Adam
-from natgfn.policies import Flow, Network, Tabular, Uniform
+from natgfn.policies import Flow, Network, Tabular, Uniform, UniformPolicy
 from natgfn.sampling import Buffer, OnPolicy, UniformMixture, log_probs, rollback, rollout
-from natgfn.train import (
+from natgfn.sources import (
     AbstractSource,
-    Algorithm,
     Fresh,
     Mixed,
     Perturbed,
     Replay,
     Teacher,
-    advance,
-    checkpoint,
+    revisit,
+    teacher_reward,
 )
-from natgfn.train.algorithm import stack_seeds
-from natgfn.train.loop import modes_discovered
-from natgfn.train.sources import PRIORITIES, replay, teacher_reward
+from natgfn.sources.replay import PRIORITIES
+from natgfn.training import checkpoint
 
 WORLDS = oracles.WORLDS | {"deceptive": DeceptiveGrid(4)}
 
@@ -47,12 +46,15 @@ def same(one, other) -> bool:
 
 # The buffer.
 
+NUMBERED = explore(oracles.WORLDS["grid"]).space
+"""States are numbers."""
 
-def contents(buffer: Buffer) -> list[tuple[int, float]]:
-    """What it holds, oldest first."""
+
+def contents(buffer: Buffer, first: int = 0) -> list[tuple[int, float]]:
+    """What it holds, oldest first, counted from the number of the first object."""
     stamps = np.asarray(buffer.stamps)
     order = [i for i in np.argsort(stamps) if stamps[i] > 0]
-    return [(int(buffer.objects[i]), float(buffer.priorities[i])) for i in order]
+    return [(int(buffer.objects[i]) - first, float(buffer.priorities[i])) for i in order]
 
 
 def insert_plainly(kept: OrderedDict, capacity: int, objects, priorities) -> None:
@@ -72,7 +74,7 @@ def test_inserting_is_that_of_an_ordered_map(capacity, batches, compiled):
     """Repeats within and between batches, batches larger than the buffer, room to spare."""
     rng, kept = np.random.default_rng(capacity), OrderedDict()
     insert = jax.jit(Buffer.insert) if compiled else Buffer.insert
-    buffer = Buffer.empty(capacity)
+    buffer = Buffer.empty(NUMBERED, capacity)
     for _ in range(batches):
         objects = rng.integers(0, 12, 6).astype(np.int32)
         priorities = rng.normal(size=6).astype(np.float32)
@@ -80,13 +82,13 @@ def test_inserting_is_that_of_an_ordered_map(capacity, batches, compiled):
         insert_plainly(kept, capacity, objects, priorities)
         assert contents(buffer) == list(kept.items())
         empty = np.asarray(buffer.stamps) == 0
-        assert np.all((np.asarray(buffer.objects) == -1) == empty)
+        assert not np.asarray(buffer.priorities)[empty].any()
 
 
 def filled(capacity: int, priorities: list[float]) -> Buffer:
     """Objects 10, 11, ... with these priorities, in this order."""
     objects = 10 + jnp.arange(len(priorities))
-    return Buffer.empty(capacity).insert(objects, jnp.array(priorities))
+    return Buffer.empty(NUMBERED, capacity).insert(objects, jnp.array(priorities))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_paths_backwards_need_no_enumeration():
     """Several arrays a state; onto a wall there is one way, and no stop."""
     env = DeceptiveGrid(5)
     objects = env.objects()
-    paths = draw_back(env, Uniform(env.num_actions), objects, key=jax.random.key(0))
+    paths = draw_back(env, UniformPolicy(env.num_actions), objects, key=jax.random.key(0))
     assert not np.any(paths.states.cell[0])
     assert not np.any(paths.states.stopped[0])
     assert all(map(np.array_equal, paths.last, objects))
@@ -227,7 +229,7 @@ def small():
 
 def networks(world, seed: int = 0) -> Flow:
     forward = Network(width=4, depth=1)(world.space, key=jax.random.key(seed))
-    return Flow(forward, Uniform.backward(world.space), jnp.array(0.3))
+    return Flow(forward, Uniform().backward(world.space), jnp.array(0.3))
 
 
 @eqx.filter_jit
@@ -259,7 +261,7 @@ def test_replay_takes_turns(small):
             assert set(objects.tolist()) <= kept.keys()
             assert same(after, memory)
             replayed.append(objects)
-        assert contents(after) == list(kept.items())
+        assert contents(after, env.num_inner) == list(kept.items())
         memory = after
     assert len(set(map(tuple, replayed))) > 1
 
@@ -279,7 +281,7 @@ def test_a_mixed_batch_is_new_and_known_in_halves(small):
         else:
             assert set(known.tolist()) <= kept.keys()
         insert_plainly(kept, 5, new, env.log_rewards[new].astype(np.float32))
-        assert contents(after) == list(kept.items())
+        assert contents(after, env.num_inner) == list(kept.items())
         memory = after
 
 
@@ -370,7 +372,7 @@ def test_priorities_are_those_of_the_last_visit(small):
 
     @jax.jit
     def remember(paths):
-        residuals, empty = algorithm.evaluate(flow, paths).residuals, Buffer.empty(20)
+        residuals, empty = algorithm.evaluate(flow, paths).residuals, Buffer.empty(env, 20)
         kept = [Replay(p).remember(env, paths.last, residuals, empty) for p in PRIORITIES]
         return residuals, kept
 
@@ -387,7 +389,7 @@ def test_priorities_are_those_of_the_last_visit(small):
     }
     for priority, buffer in zip(PRIORITIES, buffers, strict=True):
         expected = {x: value[priority](x) for x in deltas}
-        assert dict(contents(buffer)) == pytest.approx(expected, rel=1e-5)
+        assert dict(contents(buffer, env.num_inner)) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -406,8 +408,9 @@ def test_replay_says_what_it_was_given(options, message):
 @pytest.mark.parametrize(("side", "capacity"), [(16, 25), (4, 1), (2, 1)])
 def test_the_buffer_holds_a_tenth_of_the_objects(side, capacity):
     env = ng.statespace.enumerate_states(ng.envs.Hypergrid(side=side))
-    assert Replay().init(env, None, key=None).objects.shape == (capacity,)
-    assert Replay(capacity=7).init(env, None, key=None).objects.shape == (7,)
+    flow = Flow(Tabular.forward(env), Uniform().backward(env), jnp.array(0.0))
+    assert Replay().init(env, flow, key=jax.random.key(0)).objects.shape == (capacity,)
+    assert Replay(capacity=7).init(env, flow, key=jax.random.key(0)).objects.shape == (7,)
 
 
 # The teacher.
@@ -433,7 +436,7 @@ def test_a_teacher_takes_every_fourth_turn(small):
     env, flow, law = small.space, networks(small), UniformMixture(0.5)
     algorithm = Algorithm(env, Adam(), proposal=law, source=TEACHER, batch=8)
     memory = TEACHER.init(env, flow, key=jax.random.key(9))
-    draw, again = eqx.filter_jit(rollout), eqx.filter_jit(replay)
+    draw, again = eqx.filter_jit(rollout), eqx.filter_jit(revisit)
     drawn = []
     for step in range(8):
         key = jax.random.key(5)
@@ -441,12 +444,12 @@ def test_a_teacher_takes_every_fourth_turn(small):
         expected = (
             lambda k=key: draw(env, flow.forward, law, 8, key=k),
             lambda k=key, m=memory: again(env, flow, m.buffer, 8, key=k),
-            lambda k=key, m=memory: draw(env, m.flow.forward, OnPolicy(), 8, key=k),
+            lambda k=key, m=memory: draw(env, m.teacher.flow.forward, OnPolicy(), 8, key=k),
             lambda k=key, m=memory: again(env, flow, m.buffer, 8, key=k),
         )[step % 4]()
         assert same(paths, expected)
         assert same(after.buffer, memory.buffer) == (step % 2 == 1)
-        assert not same(after.flow.forward, memory.flow.forward)
+        assert not same(after.teacher.flow.forward, memory.teacher.flow.forward)
         memory = after
         drawn.append(np.asarray(paths.states).tobytes())
     assert len(set(drawn[:3])) == 3
@@ -458,22 +461,22 @@ def test_a_student_learns_from_paths_alone(small):
     step = eqx.filter_jit(algorithm.step)
     state = algorithm.init(networks(small), 0)
     other = eqx.tree_at(
-        lambda s: s.memory.flow,
+        lambda s: s.memory.teacher.flow,
         state,
-        Flow(networks(small, 7).forward, state.memory.flow.backward, jnp.array(2.0)),
+        Flow(networks(small, 7).forward, state.memory.teacher.flow.backward, jnp.array(2.0)),
     )
     for turns in range(3):
         (state, _), (other, _) = step(state), step(other)
         # The buffer is the student's alone so far, so its batch is the same too.
         assert same(state.flow, other.flow) == (turns < 2)
-        assert not same(state.memory.flow.log_z, other.memory.flow.log_z)
+        assert not same(state.memory.teacher.flow.log_z, other.memory.teacher.flow.log_z)
 
 
 def test_a_step_that_spoils_the_teacher_is_rejected_as_a_whole(small):
     """Its gradient is not a number: nothing is learnt, and nothing remembered."""
     algorithm = Algorithm(small.space, Adam(), source=TEACHER, batch=8)
     state = algorithm.init(networks(small), 0)
-    state = eqx.tree_at(lambda s: s.memory.flow.log_z, state, jnp.array(jnp.inf))
+    state = eqx.tree_at(lambda s: s.memory.teacher.flow.log_z, state, jnp.array(jnp.inf))
     step = eqx.filter_jit(algorithm.step)
     for _ in range(3):
         after, info = step(state)
@@ -490,13 +493,13 @@ def test_a_teacher_learns_by_clipped_adam_on_its_own_balance(small):
     env, flow = small.space, networks(small)
     algorithm = Algorithm(env, Adam(), source=TEACHER, batch=6)
     memory = TEACHER.init(env, flow, key=jax.random.key(9))
-    memory = memory._replace(flow=eqx.tree_at(lambda f: f.log_z, memory.flow, jnp.array(-4.0)))
+    memory = eqx.tree_at(lambda m: m.teacher.flow.log_z, memory, jnp.array(-4.0))
     log_pb = small.sum_arrived(oracles.uniform_backward(small))
     taken = np.zeros((len(small.paths), *small.forward_valid.shape))
     for i, path in enumerate(small.paths):
         taken[i, path.states[:-1], path.actions] = 1
-    parts, static = eqx.partition(memory.flow.forward, eqx.is_inexact_array)
-    params, optimisers = [parts, memory.flow.log_z], [optax.adam(1e-3), optax.adam(0.1)]
+    parts, static = eqx.partition(memory.teacher.flow.forward, eqx.is_inexact_array)
+    params, optimisers = [parts, memory.teacher.flow.log_z], [optax.adam(1e-3), optax.adam(0.1)]
     moments = [o.init(p) for o, p in zip(optimisers, params, strict=True)]
 
     @eqx.filter_jit
@@ -523,7 +526,10 @@ def test_a_teacher_learns_by_clipped_adam_on_its_own_balance(small):
             clipped = jax.tree.map(lambda g, norm=norm: g / norm, gradient[i])
             update, moments[i] = optimiser.update(clipped, moments[i])
             params[i] = optax.apply_updates(params[i], update)
-        found = [eqx.filter(memory.flow.forward, eqx.is_inexact_array), memory.flow.log_z]
+        found = [
+            eqx.filter(memory.teacher.flow.forward, eqx.is_inexact_array),
+            memory.teacher.flow.log_z,
+        ]
         for mine, theirs in zip(jax.tree.leaves(params), jax.tree.leaves(found), strict=True):
             np.testing.assert_allclose(theirs, mine, rtol=1e-9)
 
@@ -548,15 +554,15 @@ def test_modes_discovered_are_the_best_objects_that_were_drawn():
     env = ng.envs.Hypergrid(side=4, floor=0.5)
     space = explore(env).space
     algorithm = Algorithm(space, Adam(), source=Witness(), batch=4).with_traced_numbers()
-    flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+    flow = Flow(Tabular.forward(space), Uniform().backward(space), jnp.array(0.0))
     states = stack_seeds(lambda seed: algorithm.init(flow, seed), [0, 1, 2])
-    assert modes_discovered(space, states).tolist() == [0, 0, 0]
+    assert discovered(space, states).tolist() == [0, 0, 0]
     states, _ = advance(algorithm, states, jnp.array(10))
     best = np.flatnonzero(space.log_rewards == space.log_rewards.max())
     seen = [set(drawn.ravel().tolist()) for drawn in np.asarray(states.memory)]
     expected = [len(objects & set(best.tolist())) for objects in seen]
     assert 0 < sum(expected) < 3 * len(best)
-    assert modes_discovered(space, states).tolist() == expected
+    assert discovered(space, states).tolist() == expected
     for visited, objects in zip(np.asarray(states.visited), seen, strict=True):
         assert set(np.flatnonzero(visited).tolist()) == objects
 

@@ -15,7 +15,7 @@ from scipy import stats
 import natgfn as ng
 from natgfn.policies import AbstractPolicy, Tabular
 from natgfn.sampling import OnPolicy, UniformMixture, Weighting, log_probs, rollout
-from natgfn.sampling.rollout import invert_cdf
+from natgfn.sampling.trajectories import invert_cdf
 
 draw = eqx.filter_jit(rollout)
 

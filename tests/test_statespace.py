@@ -16,8 +16,9 @@ from oracles import SHORTCUTS, ZERO_REWARD, Dag, explore, float64, random_dag, r
 
 import natgfn as ng
 from natgfn import statespace
-from natgfn.statespace import enumerate_states
+from natgfn.statespace import TooManyStates, enumerate_states
 from natgfn.statespace.enumerate import _chunks
+from natgfn.statespace.rows import Numbers, pack, unpack
 
 occupancy = eqx.filter_jit(statespace.occupancy)
 timed_occupancy = eqx.filter_jit(statespace.timed_occupancy)
@@ -164,6 +165,63 @@ def test_max_states_is_the_number_of_states_that_still_passes():
     assert enumerate_states(ng.envs.Hypergrid(side=3), max_states=18).num_states == 18
     with pytest.raises(ValueError, match="more than 17 states"):
         enumerate_states(ng.envs.Hypergrid(side=3), max_states=17)
+
+
+@pytest.mark.parametrize("children", [1, 7, 64])
+def test_a_space_does_not_depend_on_how_many_states_are_expanded_together(world, children):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("natgfn.statespace.enumerate._CHILDREN", children)
+        found = enumerate_states(world.env)
+    jax.tree.map(np.testing.assert_array_equal, found, world.space)
+
+
+def test_a_hopeless_enumeration_ends_within_a_block_of_its_limit(monkeypatch):
+    """Whole levels would not do: that of the limit has 792 cells, and so 7,128 children."""
+    seen = []
+
+    class Spy(Numbers):
+        def of(self, rows):
+            numbers = super().of(rows)
+            seen.append((len(rows), len(self)))
+            return numbers
+
+    monkeypatch.setattr("natgfn.statespace.enumerate.Numbers", Spy)
+    monkeypatch.setattr("natgfn.statespace.enumerate._CHILDREN", 90)
+    with pytest.raises(TooManyStates, match=r"more than 2,000 states: .* raise max_states$"):
+        enumerate_states(ng.envs.Hypergrid(side=20, dims=8), max_states=2000)
+    children, found = zip(*seen, strict=True)
+    assert max(children) <= 90
+    assert found[-2] <= 2000 < found[-1]
+
+
+@given(st.lists(st.lists(st.tuples(*[st.integers(0, 3)] * 2), max_size=40), max_size=6))
+def test_rows_are_numbered_as_a_dictionary_would(blocks):
+    """But for the order in which the new rows of one block get their numbers."""
+    numbers, known = Numbers(2), {}
+    for block in blocks:
+        found = numbers.of(np.array(block, np.uint64).reshape(-1, 2))
+        fresh = dict(zip(block, found.tolist(), strict=True))
+        assert all(known.get(row, number) == number for row, number in fresh.items())
+        known |= fresh
+        assert [known[row] for row in block] == found.tolist()
+        assert sorted(known.values()) == list(range(len(numbers)))
+        assert {tuple(row): i for i, row in enumerate(numbers.rows.tolist())} == known
+
+
+def test_rows_that_share_a_place_are_told_apart(monkeypatch):
+    monkeypatch.setattr("natgfn.statespace.rows._hash", lambda rows: rows[:, 0] * 0)
+    numbers, rows = Numbers(1), np.array([[5], [3], [5], [4], [3]], np.uint64)
+    found = numbers.of(rows)
+    np.testing.assert_array_equal(numbers.rows[found], rows)
+    assert len(numbers) == 3
+    np.testing.assert_array_equal(numbers.of(rows), found)
+
+
+def test_packed_states_come_back(world):
+    states = jax.tree.map(np.asarray, world.space.states)
+    back = unpack(world.env, pack(states))
+    jax.tree.map(np.testing.assert_array_equal, back, states)
+    assert [x.dtype for x in jax.tree.leaves(back)] == [x.dtype for x in jax.tree.leaves(states)]
 
 
 class FloatStates(Dag):

@@ -11,14 +11,13 @@ from oracles import explore
 from scipy import stats
 
 import natgfn as ng
+from natgfn.algorithm import Algorithm, advance, stack_seeds
 from natgfn.envs import Hypergrid
 from natgfn.metrics import METRICS
 from natgfn.objectives import TrajectoryBalance
 from natgfn.optim import AbstractRule, Euclidean, Natural, by_part
 from natgfn.policies import Flow, Tabular, Uniform
-from natgfn.train import Algorithm, advance
-from natgfn.train.algorithm import stack_seeds
-from natgfn.train.loop import _note
+from natgfn.training.loop import note
 
 GRID = ng.envs.Hypergrid(side=4)
 OPTIONS = {"batch": 64, "evaluate_every": 20, "progress": False}
@@ -72,7 +71,9 @@ def test_a_run_reports_its_configuration_in_plain_json(run):
         "name": "Hypergrid", "side": 4, "dims": 2, "floor": 1e-3, "outer_bound": True
     }  # fmt: skip
     assert run.configuration["rule"]["name"] == "SampleSpace"
-    assert run.configuration["backward"] == "Uniform"
+    assert run.configuration["backward"] == {"name": "Uniform"}
+    assert run.configuration["watch"] == [{"name": "Exact", "every": None}]
+    assert run.configuration["enumerate"] is True
     assert run.configuration["reference"] is None
     assert (run.configuration["batch"], run.configuration["evaluate_every"]) == (64, 20)
 
@@ -114,7 +115,7 @@ def small(rule):
     """An algorithm on a tiny grid, and its initial states: two seeds."""
     space = explore(oracles.WORLDS["grid"]).space
     algorithm = Algorithm(space, rule, TrajectoryBalance(penalty), batch=8)
-    flow = Flow(Tabular.forward(space), Uniform.backward(space), jnp.array(0.0))
+    flow = Flow(Tabular.forward(space), Uniform().backward(space), jnp.array(0.0))
     return algorithm, stack_seeds(lambda s: algorithm.init(flow, s), [0, 1])
 
 
@@ -191,8 +192,9 @@ def broken():
 def test_steps_that_are_not_finite_are_rejected_counted_and_reported(broken):
     np.testing.assert_array_equal(broken.state.rejected, 20)
     np.testing.assert_array_equal(broken.metrics["rejected"], [[0, 0], [7, 7], [14, 14], [20, 20]])
-    assert "40 steps rejected" in _note(broken.history[-1])
-    assert "rejected" not in _note(broken.history[0])
+    watchers = list(broken.setup.watch)
+    assert "40 steps rejected" in note(watchers, broken.history[-1])
+    assert "rejected" not in note(watchers, broken.history[0])
     assert np.isnan(broken.metrics["train_loss"][1:]).all()
 
 

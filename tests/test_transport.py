@@ -9,7 +9,7 @@ from oracles import explore, float64, make_flow, on_batch, random_tables
 
 import natgfn as ng
 from natgfn.envs import Hypergrid, LazyWalk
-from natgfn.objectives import TrajectoryBalance, Transport
+from natgfn.objectives import Transport
 
 BLUR = 0.2
 """So much that a hundred iterations have converged."""
@@ -143,4 +143,3 @@ def test_it_needs_a_grid():
 def test_numbers_must_be_positive(name):
     with pytest.raises(ValueError, match=f"{name} must be positive"):
         Transport(**{name: 0.0})
-    assert isinstance(Transport(), TrajectoryBalance)

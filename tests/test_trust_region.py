@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from oracles import explore, flatten, float64, log_softmax, make_flow, on_batch, random_tables
 
 import natgfn as ng
-from natgfn.benchmarks.measure import Timer
+from benchmarks.measure import Timer
 from natgfn.fisher import Fisher, Occupancy
 from natgfn.objectives import Huber
 from natgfn.optim import FisherAdam, kl_trust_region, levenberg_marquardt

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from natgfn.experiments import _of_studies, objectives, walk
-from natgfn.experiments.study import PAPER, TUNED, UNTUNED, Scale, Study
 from natgfn.metrics import METRICS
 from natgfn.policies import Constant, Tabular
+from paper.experiments import _of_studies, objectives, walk
+from paper.experiments.study import PAPER, TUNED, UNTUNED, Scale, Study
 
 SMALL = Scale(updates=20, seeds=2, sweep_seeds=1, sweep_points=1)
 
@@ -33,7 +33,7 @@ def test_one_method_under_both_backward_policies(space, tmp_path, monkeypatch, c
 
 def test_the_optimum_of_a_constant_backward_policy_is_reward_times_returns(space, tmp_path):
     """$h(x)$ by counting walks: a fifth for each of their steps."""
-    study = Study({"target": "Rings"}, space, Constant.backward, SMALL, tmp_path)
+    study = Study({"target": "Rings"}, space, Constant(), SMALL, tmp_path)
     walk.add_optimum(study)
     counts = np.zeros((7, 7))
     counts[3, 3] = 1.0

@@ -16,7 +16,12 @@ from . import optim as optim
 from . import policies as policies
 from . import sampling as sampling
 from . import solvers as solvers
+from . import sources as sources
 from . import statespace as statespace
+from . import training as training
+from . import watch as watch
 from .errors import NatgfnError as NatgfnError
-from .train import Run as Run
-from .train import train as train
+from .training import Run as Run
+from .training import Setup as Setup
+from .training import run as run
+from .training import train as train

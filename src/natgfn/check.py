@@ -4,6 +4,10 @@ Every state is enumerated and every edge tried in both directions. The last chec
 that no look at a single state can replace: trajectory balance has the target as its optimum
 only if $\sum_{\tau : s_0 \to x} P_B(\tau \mid x) = 1$, and a backward mask that lists a parent
 which cannot be reached loses the probability that goes there.
+
+Where there are too many states to list, random trajectories take their place: the states on
+them, random edges out of these, and random trajectories back from their objects, which must all
+arrive at the source.
 """
 
 from collections.abc import Callable
@@ -13,10 +17,25 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, PRNGKeyArray
 
 from .envs import AbstractEnv, ListsObjects, State
-from .statespace import StateSpace, backward_mass, enumerate_states
+from .policies import UniformPolicy
+from .sampling import OnPolicy, Trajectories, rollback, rollout
+from .statespace import (
+    Numbers,
+    StateSpace,
+    TooManyStates,
+    backward_mass,
+    enumerate_states,
+    pack,
+    unpack,
+)
+
+_BATCH = 2**12
+_TRAJECTORIES = 1000
+_EDGES = 2**17
+_BYTES = 2**26  # of the sampled states, and of those that their edges lead to
 
 
 class Finding(NamedTuple):
@@ -34,14 +53,15 @@ class Finding(NamedTuple):
         return f"{ {True: 'ok', False: 'FAILED', None: '--'}[self.ok]:<7}{self.message}"
 
 
-def check_environment(env: AbstractEnv) -> list[Finding]:
-    """Check everything that training relies on, over every state of `env`.
+def check_environment(env: AbstractEnv, *, max_states: int = 2**18) -> list[Finding]:
+    """Check everything that training relies on, over every state of `env` or a sample of them.
 
     A check that others build on ends the list when it fails: the interface, the source, and
     the enumeration of the graph. All others are independent.
 
     Args:
-        env: an environment small enough to enumerate.
+        env: any environment.
+        max_states: the most states to list; if there are more, random trajectories are checked.
 
     Returns:
         One finding a check, in the order in which they were made.
@@ -52,18 +72,52 @@ def check_environment(env: AbstractEnv) -> list[Finding]:
         if not findings[-1].ok:
             return findings
     try:
-        space = enumerate_states(env)
+        space = enumerate_states(env, max_states=max_states)
+    except TooManyStates:
+        return findings + _check_sample(env, max_states)
     except ValueError as error:
         return [*findings, Finding(False, str(error))]
+    return findings + _check_all(space)
+
+
+def _check_all(space: StateSpace) -> list[Finding]:
     case = _Case.of(space)
-    findings.append(Finding(True, f"the graph is acyclic, with {space.num_states:,} states"))
-    findings.append(Finding(True, "every log_reward is a number or minus infinity"))
-    findings += [check(case) for check in (_length, _terminals, _objects, _undo)]
+    findings = [
+        Finding(True, f"the graph is acyclic, with {space.num_states:,} states"),
+        Finding(True, "every log_reward is a number or minus infinity"),
+        _length(space),
+        _terminals(case),
+        _objects(space),
+        _undo(case),
+    ]
     masks = [_forward_edges(case), _backward_edges(case)]
     if not all(finding.ok for finding in masks):
         unknown = Finding(None, "not checked: that P_B sums to one; mend the masks first")
         return [*findings, *masks, unknown]
-    return [*findings, *masks, _backward_mass(case)]
+    return [*findings, *masks, _backward_mass(space, case.backward_mask)]
+
+
+def _check_sample(env: AbstractEnv, max_states: int) -> list[Finding]:
+    there, back = jax.random.split(jax.random.key(0))
+    paths = _draw(env, there)
+    case = _Case.along(env, paths)
+    extent = Finding(
+        None,
+        f"too many states to list (more than {max_states:,}): checked on "
+        f"{paths.actions.shape[1]:,} random trajectories, {case.num_states:,} states and "
+        f"{len(case.action):,} edges; not checked: that the graph is acyclic, and that "
+        "every object can be reached",
+    )
+    if not (goes_on := _goes_on(case)).ok:
+        return [extent, goes_on]
+    findings = [extent, goes_on, _terminals(case), _rewards(case), _observations(case)]
+    edges = [_ends(env, paths), _forward_edges(case), _undo(case)]
+    if edges[-1].ok:  # it is by undo that claims are checked
+        edges.append(_backward_edges(case))
+    if not all(finding.ok for finding in edges):
+        unknown = Finding(None, "not checked: that P_B sums to one; mend what failed first")
+        return [*findings, *edges, unknown]
+    return [*findings, *edges, _way_back(env, paths.last, back)]
 
 
 def _interface(env: AbstractEnv) -> Finding:
@@ -121,32 +175,115 @@ def _source(env: AbstractEnv) -> Finding:
 
 @dataclass(frozen=True)
 class _Case:
-    """An enumerated environment, with its own masks and every edge."""
+    """Distinct states of an environment, with edges between them: all of them, or a sample.
+
+    Attributes:
+        env: the environment.
+        states: its states, along a leading axis.
+        terminal: which of them are.
+        source: by the number of the state, for each edge.
+        action: of each edge.
+        target: by the number of the state, for each edge.
+        backward_mask: the environment's own, of each state.
+        claims: a state and an action each, which `backward_mask` lists and no edge confirms.
+    """
 
     env: AbstractEnv
-    space: StateSpace
+    states: State
+    terminal: Bool[np.ndarray, " states"]
     source: Int[np.ndarray, " edges"]
     action: Int[np.ndarray, " edges"]
     target: Int[np.ndarray, " edges"]
     backward_mask: Bool[np.ndarray, "states actions"]
+    claims: Int[np.ndarray, "claims 2"]
 
     @staticmethod
     def of(space: StateSpace) -> "_Case":
+        """Every state and every edge."""
         source, action = np.nonzero(space.child >= 0)
-        mask = _over(space.env.backward_mask, space.states)
         target = space.child[source, action]
-        return _Case(space.env, space, source, action.astype(np.int32), target, mask)
+        mask = _over(space.env.backward_mask, space.states)
+        claims = np.argwhere(mask & (space.parent < 0))
+        terminal = np.arange(space.num_states) >= space.num_inner
+        action = action.astype(np.int32)
+        return _Case(space.env, space.states, terminal, source, action, target, mask, claims)
+
+    @staticmethod
+    def along(env: AbstractEnv, paths: Trajectories) -> "_Case":
+        """The states on `paths`, by the time of their first visit, and random edges out of them."""
+        visits = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), paths.states)
+        visits = pack(visits)
+        numbers = Numbers(visits.shape[1])
+        for rows in np.split(visits, len(paths.actions) + 1):
+            numbers.of(rows)
+        sampled = unpack(env, numbers.rows)
+        source, action = _some_actions(env, sampled, len(numbers))
+        children = _over(env.step, jax.tree.map(lambda x: x[source], sampled), action)
+        target = numbers.of(pack(children))
+        states = unpack(env, numbers.rows)
+
+        mask = _over(env.backward_mask, states)
+        known = np.zeros_like(mask)
+        known[target, action] = True
+        claims = np.argwhere(mask & ~known)
+        claims = np.random.default_rng(0).permutation(claims)[: _most_edges(env)]
+        terminal = _over(env.is_terminal, states)
+        return _Case(env, states, terminal, source, action, target, mask, claims)
+
+    @property
+    def num_states(self) -> int:
+        return len(self.terminal)
 
     def at(self, index: Any) -> State:
-        return jax.tree.map(lambda x: x[index], self.space.states)
+        return jax.tree.map(lambda x: x[index], self.states)
 
     def name(self, index: Any) -> str:
         return _name(self.at(int(index)))
 
 
+def _draw(env: AbstractEnv, key: PRNGKeyArray) -> Trajectories:
+    """Uniform trajectories: `_TRAJECTORIES` of them, or as many as have room."""
+    fit = _BYTES // (_width(env) * (env.max_steps + 1))
+    num = max(1, min(_TRAJECTORIES, fit))
+    policy = UniformPolicy(env.num_actions)
+    return jax.jit(lambda key: rollout(env, policy, OnPolicy(), num, key=key))(key)
+
+
+def _width(env: AbstractEnv) -> int:
+    """The bytes that a state takes, or its mask if that takes more."""
+    leaves = jax.tree.leaves(jax.eval_shape(env.init))
+    return max(env.num_actions, sum(x.size * x.dtype.itemsize for x in leaves))
+
+
+def _most_edges(env: AbstractEnv) -> int:
+    return max(1, min(_EDGES, _BYTES // _width(env)))
+
+
+def _some_actions(
+    env: AbstractEnv, states: State, count: int
+) -> tuple[Int[np.ndarray, " edges"], Int[np.ndarray, " edges"]]:
+    """Edges out of `count` states, by state and action: all of them, or as many as have room."""
+    most = min(env.num_actions, -(-_most_edges(env) // count))
+
+    def draw(state, key):
+        valid = env.forward_mask(state) & ~env.is_terminal(state)
+        score = jnp.where(valid, jax.random.uniform(key, valid.shape), -1.0)
+        score, action = jax.lax.top_k(score, most)
+        return action, score >= 0
+
+    action, valid = _over(draw, states, jax.random.split(jax.random.key(1), count))
+    source, place = np.nonzero(valid)
+    return source, action[source, place]
+
+
 def _over(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function` over leading axes, as NumPy arrays."""
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(function))(*arguments))
+    """`function` over leading axes, as NumPy arrays, a batch at a time."""
+
+    @jax.jit
+    def mapped(arguments):
+        return jax.lax.map(lambda one: function(*one), arguments, batch_size=_BATCH)
+
+    return jax.tree.map(np.asarray, mapped(arguments))
 
 
 def _name(state: State) -> str:
@@ -160,21 +297,62 @@ def _equal(one: State, other: State) -> Bool[np.ndarray, " n"]:
     return np.logical_and.reduce(equal)
 
 
-def _length(case: _Case) -> Finding:
-    longest, limit = case.space.num_levels - 1, case.env.max_steps
+def _length(space: StateSpace) -> Finding:
+    longest, limit = space.num_levels - 1, space.env.max_steps
     if longest > limit:
-        state = case.name(np.argmax(case.space.level))
+        state = _name(jax.tree.map(lambda x: x[np.argmax(space.level)], space.states))
         return Finding(False, f"it takes {longest} steps to {state}, but max_steps is {limit}")
     return Finding(
         True, f"every trajectory ends within max_steps={limit}: the longest has {longest}"
     )
 
 
+def _ends(env: AbstractEnv, paths: Trajectories) -> Finding:
+    if (lost := ~_over(env.is_terminal, paths.last)).any():
+        state = _name(jax.tree.map(lambda x: x[np.argmax(lost)], paths.last))
+        return Finding(
+            False, f"a trajectory is still in {state} after max_steps={env.max_steps} steps"
+        )
+    return Finding(
+        True,
+        f"every trajectory ends within max_steps={env.max_steps}: the longest drawn has "
+        f"{int(paths.lengths.max())}",
+    )
+
+
+def _goes_on(case: _Case) -> Finding:
+    # States are in the order of their discovery: the first dead end was reached by valid actions.
+    if (dead := ~case.terminal & ~_over(case.env.forward_mask, case.states).any(axis=1)).any():
+        return Finding(
+            False,
+            f"no action is valid in {case.name(np.argmax(dead))}, which is not terminal: every "
+            "construction must be able to end",
+        )
+    return Finding(True, "every state that is not terminal has a valid action")
+
+
+def _rewards(case: _Case) -> Finding:
+    ends = np.flatnonzero(case.terminal)
+    values = _over(case.env.log_reward, case.at(ends))
+    if (bad := np.isnan(values) | (values == np.inf)).any():
+        state, value = case.name(ends[np.argmax(bad)]), values[np.argmax(bad)]
+        return Finding(False, f"log_reward of {state} is {value}: expected a number or -inf")
+    return Finding(True, "every log_reward is a number or minus infinity")
+
+
+def _observations(case: _Case) -> Finding:
+    finite = _over(lambda state: jnp.isfinite(case.env.observe(state)).all(), case.states)
+    if not finite.all():
+        return Finding(False, f"observe is not finite in {case.name(np.argmin(finite))}")
+    return Finding(True, "observe is finite in every state")
+
+
 def _terminals(case: _Case) -> Finding:
-    mask = _over(case.env.forward_mask, case.space.terminals)
+    ends = np.flatnonzero(case.terminal)
+    mask = _over(case.env.forward_mask, case.at(ends))
     if mask.any():
         index, action = np.argwhere(mask)[0]
-        state = case.name(case.space.num_inner + index)
+        state = case.name(ends[index])
         return Finding(False, f"action {action} is valid in {state}, which is terminal")
     return Finding(True, "terminal states, and only they, have no valid action")
 
@@ -206,8 +384,8 @@ def _forward_edges(case: _Case) -> Finding:
 
 
 def _backward_edges(case: _Case) -> Finding:
-    """Claims beyond the edges that were enumerated: each must be an edge of its own."""
-    state, action = np.nonzero(case.backward_mask & (case.space.parent < 0))
+    """Claims beyond the edges that are known: each must be an edge of its own."""
+    state, action = case.claims.T
     if len(state):
         states, action = case.at(state), action.astype(np.int32)
         parents = _over(case.env.undo, states, action)
@@ -228,24 +406,24 @@ def _backward_edges(case: _Case) -> Finding:
     return Finding(True, "every action that backward_mask lists is valid where undo leads")
 
 
-def _objects(case: _Case) -> Finding:
-    if not isinstance(case.env, ListsObjects):
+def _objects(space: StateSpace) -> Finding:
+    if not isinstance(space.env, ListsObjects):
         return Finding(
             None,
             "not checked: that every object can be reached; list them in a method objects() "
             "(natgfn.envs.ListsObjects)",
         )
-    objects = jax.tree.map(np.asarray, case.env.objects())
-    listed, reached = _rows(objects), _rows(case.space.terminals)
+    objects = jax.tree.map(np.asarray, space.env.objects())
+    listed, reached = _rows(objects), _rows(space.terminals)
     _, number = np.unique(np.concatenate([listed, reached]), axis=0, return_inverse=True)
     number = number.ravel()
-    rewarded = _over(case.env.log_reward, objects) > -np.inf
+    rewarded = _over(space.env.log_reward, objects) > -np.inf
     if (lost := rewarded & ~np.isin(number[: len(listed)], number[len(listed) :])).any():
         state = _name(jax.tree.map(lambda x: x[np.argmax(lost)], objects))
         return Finding(False, f"{lost.sum():,} objects cannot be reached, among them {state}")
-    rewarded = case.space.log_rewards > -np.inf
+    rewarded = space.log_rewards > -np.inf
     if (extra := rewarded & ~np.isin(number[len(listed) :], number[: len(listed)])).any():
-        state = case.name(case.space.num_inner + np.argmax(extra))
+        state = _name(jax.tree.map(lambda x: x[np.argmax(extra)], space.terminals))
         return Finding(False, f"objects() leaves out {state}, which can be reached")
     return Finding(True, f"all {len(listed):,} objects can be reached")
 
@@ -256,17 +434,35 @@ def _rows(states: State) -> Int[np.ndarray, "states columns"]:
     )
 
 
-def _backward_mass(case: _Case) -> Finding:
-    count = np.maximum(case.backward_mask.sum(axis=1, keepdims=True), 1)
+def _backward_mass(space: StateSpace, mask: Bool[np.ndarray, "states actions"]) -> Finding:
+    count = np.maximum(mask.sum(axis=1, keepdims=True), 1)
     with jax.enable_x64(True):
-        log_pb = np.where(case.backward_mask, -np.log(count), -np.inf)
-        mass = np.asarray(backward_mass(case.space, jnp.asarray(log_pb)))[case.space.num_inner :]
+        log_pb = np.where(mask, -np.log(count), -np.inf)
+        mass = np.asarray(backward_mass(space, jnp.asarray(log_pb)))[space.num_inner :]
     worst = int(np.argmax(np.abs(mass - 1)))
     if abs(mass[worst] - 1) > 1e-6:
+        state = _name(jax.tree.map(lambda x: x[worst], space.terminals))
         return Finding(
             False,
-            f"P_B sums to {mass[worst]:.4g} over the trajectories into "
-            f"{case.name(case.space.num_inner + worst)}: backward_mask must list exactly the "
-            "parents that can be reached from the source",
+            f"P_B sums to {mass[worst]:.4g} over the trajectories into {state}: backward_mask "
+            "must list exactly the parents that can be reached from the source",
         )
     return Finding(True, "P_B, uniform over backward_mask, sums to one into every object")
+
+
+def _way_back(env: AbstractEnv, objects: State, key: PRNGKeyArray) -> Finding:
+    """P_B sums to one into an object if and only if all its trajectories begin at the source."""
+    policy = UniformPolicy(env.num_actions)
+    paths = jax.jit(lambda ends: rollback(env, policy, ends, key=key))(objects)
+    starts = jax.tree.map(lambda x: np.asarray(x[0]), paths.states)
+    init = jax.tree.map(lambda x, start: np.broadcast_to(x, start.shape), env.init(), starts)
+    if (lost := ~_equal(starts, init)).any():
+        worst = int(np.argmax(lost))
+        state, end = (_name(jax.tree.map(lambda x: x[worst], tree)) for tree in (starts, objects))
+        return Finding(
+            False,
+            f"P_B does not sum to one: {int(paths.lengths[worst])} steps back from {end} lead to "
+            f"{state}, not to init; backward_mask must list exactly the parents that can be "
+            "reached from the source",
+        )
+    return Finding(True, "every random trajectory back from an object arrives at init")

@@ -1,24 +1,28 @@
-r"""Certificates: the paper's propositions and bounds as numbers.
+r"""Certificates: numbers about operators that say how far to trust them.
 
-- `evidence`: what a bound and an identity are;
-- `geometry`, `trajectories`, `conditioning`, `surrogate`, `realisability`, `consistency`: the
-  statements, each a small function that names the paper's label;
-- `statements`: all of them with random instances, for tests and the results page;
 - `pencil`: $\rho_\lambda$ and $\gamma_{B,\lambda}$ of operators, without a matrix; `tabular`:
-  the same of tables, in closed form;
+  the same of tables, in closed form; `surrogate`: the same of matrices;
+- `conditioning`: how small the curvature of a Fisher can be;
 - `ceiling`: what $\rho_\lambda$ of a network cannot exceed, from the rows of a few states;
-- `certificate`: all of it for a policy in training.
+- `evidence`: what a bound and an identity are;
+- `policy`: all of it for a policy in training.
+
+The paper's statements themselves, with random instances, are in `paper/` of the repository.
 """
 
-from .certificate import Effort as Effort
-from .certificate import certificate as certificate
+from . import tabular as tabular
 from .evidence import Bound as Bound
+from .evidence import Evidence as Evidence
 from .evidence import Identity as Identity
 from .pencil import Estimate as Estimate
 from .pencil import fisher_root as fisher_root
 from .pencil import nystrom as nystrom
 from .pencil import relative_error_estimate as relative_error_estimate
-from .statements import STATEMENTS as STATEMENTS
+from .policy import Effort as Effort
+from .policy import certificate as certificate
+from .policy import certify_states as certify_states
+from .policy import reference_of as reference_of
 from .surrogate import coupling as coupling
 from .surrogate import direction_bound as direction_bound
+from .surrogate import direction_limit as direction_limit
 from .surrogate import relative_error as relative_error

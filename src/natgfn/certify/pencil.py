@@ -10,6 +10,9 @@ Two facts make the result a certificate. A Ritz value is a Rayleigh quotient, so
 never exceeds the true one; quadratic forms come from the roots $F = R^\top R$ and keep their
 digits. And a Nystrom approximation never exceeds $F$, so $r^\top (F_{nys} + \lambda I)^{-1} r$
 bounds the squared residual in the norm of $(F + \lambda I)^{-1}$: an eigenvalue is that near.
+
+Where the rows of a root are too many to be kept, as those of thousands of trajectories,
+`visits_product` and `Products` do the same with products alone, at the price of some digits.
 """
 
 from collections.abc import Callable
@@ -22,7 +25,7 @@ import jax.scipy.linalg as jsl
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..fisher import Fisher, Scalar
+from ..fisher import Fisher, Occupancy, Scalar
 
 
 class Root(NamedTuple):
@@ -40,6 +43,34 @@ class Root(NamedTuple):
         r"""$\|x\|_{F + \lambda I}$."""
         return jnp.sqrt(jnp.sum(self.forward(x) ** 2) + damping * jnp.sum(x**2))
 
+    def sketched(
+        self, sketch: Float[Array, "k p"]
+    ) -> tuple[Float[Array, "k k"], Float[Array, "k p"]]:
+        r"""$\Omega F \Omega^\top$ and $\Omega F$."""
+        # One by one: a batch of products through a network is slower than as many single ones.
+        rows = jax.lax.map(self.forward, sketch)
+        return rows @ rows.T, jax.lax.map(self.transpose, rows)
+
+
+class Product(NamedTuple):
+    r"""An operator $F \succeq 0$ on flat vectors, without a root."""
+
+    mv: Callable[[Float[Array, " p"]], Float[Array, " p"]]
+    size: int
+    """$p$."""
+
+    def norm(self, x: Float[Array, " p"], damping: Scalar) -> Float[Array, ""]:
+        r"""$\|x\|_{F + \lambda I}$."""
+        return jnp.sqrt(jnp.maximum(x @ self.mv(x), 0.0) + damping * jnp.sum(x**2))
+
+    def sketched(
+        self, sketch: Float[Array, "k p"]
+    ) -> tuple[Float[Array, "k k"], Float[Array, "k p"]]:
+        r"""$\Omega F \Omega^\top$ and $\Omega F$."""
+        product = jax.lax.map(self.mv, sketch)
+        core = sketch @ product.T
+        return (core + core.T) / 2, product
+
 
 def fisher_root(fisher: Fisher) -> Root:
     """The Fisher of a policy on its flattened parameters, evaluated once."""
@@ -53,10 +84,43 @@ def fisher_root(fisher: Fisher) -> Root:
     )
 
 
+_BLOCK = 128
+"""Visits that are evaluated together: fewer waste less on padding, more are no faster."""
+
+
+def visits_product(fisher: Fisher) -> Product:
+    """The Fisher of a policy on its flattened parameters, a block of visits at a time.
+
+    The policy is evaluated again in every product, but never where the weight is zero, so
+    memory and time are those of the visits, not of the padding or of the number of actions.
+    """
+    flat, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
+    occupancy = fisher.occupancy
+    live = occupancy.weights != 0
+    count, size = jnp.sum(live), -(-live.size // _BLOCK) * _BLOCK
+    place = jnp.where(live, jnp.cumsum(live) - 1, size)
+    order = jnp.zeros(size, int).at[place].set(jnp.arange(live.size), mode="drop")
+    states, actions = jax.tree.map(lambda x: x[order], (occupancy.states, occupancy.actions))
+    weights = jnp.where(jnp.arange(size) < count, occupancy.weights[order], 0.0)
+    visits = Occupancy(states, weights, actions)
+
+    def mv(x):
+        def add(i, total):
+            some = jax.tree.map(
+                lambda y: jax.lax.dynamic_slice_in_dim(y, i * _BLOCK, _BLOCK), visits
+            )
+            part = Fisher(fisher.env, fisher.policy, some)
+            return total + ravel_pytree(part.mv(unravel(x)))[0]
+
+        return jax.lax.fori_loop(0, -(-count // _BLOCK), add, jnp.zeros_like(x))
+
+    return Product(mv, flat.size)
+
+
 class Metric(NamedTuple):
     r"""A Fisher as an operator on flat parameters, and the inverse of it damped."""
 
-    root: Root
+    root: Root | Product
     solve: Callable[[Float[Array, " p"]], Float[Array, " p"]]
 
 
@@ -89,6 +153,71 @@ class Pencil(NamedTuple):
         )
         first = jnp.arange(n.size + more.size) < n.size
         return cls(rows, first.astype(n.dtype), (~first).astype(n.dtype))
+
+    @property
+    def size(self) -> int:
+        """$p$."""
+        return self.rows.size
+
+    def image(self, x: Float[Array, " p"]) -> Float[Array, " n"]:
+        """What is kept of a vector: $R x$."""
+        return self.rows.forward(x)
+
+    def forms(
+        self, basis: Float[Array, "k p"], images: Float[Array, "k n"], damping: Scalar
+    ) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:
+        r"""$F_\lambda$ and $\widetilde F - F$ on the span of some vectors."""
+        exact = images * jnp.sqrt(self.exact)
+        metric = exact @ exact.T + damping * basis @ basis.T
+        return metric, (images * (self.other - self.exact)) @ images.T
+
+    def residuals(
+        self,
+        theta: Float[Array, "k 1"],
+        x: Float[Array, "k p"],
+        images: Float[Array, "k n"],
+        damping: Scalar,
+    ) -> Float[Array, "k p"]:
+        r"""$(\widetilde F - F)\, x - \theta F_\lambda\, x$."""
+        change = self.other - self.exact
+        pulled = jax.lax.map(self.rows.transpose, (change - theta * self.exact) * images)
+        return pulled - damping * theta * x
+
+
+class Products(NamedTuple):
+    r"""A pencil by products alone: of a vector, $F x$ and $\widetilde F x$ are kept.
+
+    Rounding is that of $x^\top (F x)$. It does not matter for vectors that were preconditioned:
+    these have little of the largest eigenvectors in them.
+    """
+
+    both: Callable[[Float[Array, " p"]], tuple[Float[Array, " p"], Float[Array, " p"]]]
+    r"""$x \mapsto (F x, \widetilde F x)$, which may have work in common."""
+    size: int
+    """$p$."""
+
+    def image(self, x: Float[Array, " p"]) -> Float[Array, " n"]:
+        r"""$F x$ and $(\widetilde F - F)\, x$, one after the other."""
+        exact, other = self.both(x)
+        return jnp.concatenate([exact, other - exact])
+
+    def forms(
+        self, basis: Float[Array, "k p"], images: Float[Array, "k n"], damping: Scalar
+    ) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:
+        r"""$F_\lambda$ and $\widetilde F - F$ on the span of some vectors."""
+        exact, change = (basis @ part.T for part in jnp.split(images, 2, axis=1))
+        return (exact + exact.T) / 2 + damping * basis @ basis.T, (change + change.T) / 2
+
+    def residuals(
+        self,
+        theta: Float[Array, "k 1"],
+        x: Float[Array, "k p"],
+        images: Float[Array, "k n"],
+        damping: Scalar,
+    ) -> Float[Array, "k p"]:
+        r"""$(\widetilde F - F)\, x - \theta F_\lambda\, x$."""
+        exact, change = jnp.split(images, 2, axis=1)
+        return change - theta * (exact + damping * x)
 
 
 def _weighted(rows: Root, weights: Float[Array, " n"]) -> Root:
@@ -141,20 +270,18 @@ class Nystrom(NamedTuple):
         return x / (tail + damping) + (inside * scale) @ self.vectors.T
 
 
-def nystrom(root: Root, rank: int, key: PRNGKeyArray) -> Nystrom:
+def nystrom(root: Root | Product, rank: int, key: PRNGKeyArray) -> Nystrom:
     """Sketch an operator with `rank` products."""
     rank = min(rank, root.size)
-    dtype = jax.eval_shape(root.forward, jnp.zeros(root.size)).dtype
+    dtype = jax.eval_shape(root.mv, jnp.zeros(root.size)).dtype
     # No orthogonalisation: with its own threads, LAPACK's competes with XLA's for the cores.
     sketch = jax.random.normal(key, (rank, root.size), dtype) / jnp.sqrt(root.size)
-    # One by one: a batch of products through a network is slower than as many single ones.
-    rows = jax.lax.map(root.forward, sketch)
-    product = jax.lax.map(root.transpose, rows)
+    core, product = root.sketched(sketch)
     # A small shift keeps the factorisation safe, and is taken off again.
     shift = (
         jnp.sqrt(jnp.asarray(root.size, dtype)) * jnp.finfo(dtype).eps * jnp.linalg.norm(product)
     )
-    values, turn = jnp.linalg.eigh(rows @ rows.T + shift * sketch @ sketch.T)
+    values, turn = jnp.linalg.eigh(core + shift * sketch @ sketch.T)
     tiny = jnp.finfo(dtype).eps * values[-1]
     scale = jnp.where(values > tiny, 1 / jnp.sqrt(jnp.maximum(values, tiny)), 0.0)
     half = (turn * scale).T @ (product + shift * sketch)
@@ -163,6 +290,48 @@ def nystrom(root: Root, rank: int, key: PRNGKeyArray) -> Nystrom:
     squares, turn = squares[::-1], turn[:, ::-1]
     vectors = half.T @ turn / jnp.sqrt(jnp.maximum(squares, shift))
     return Nystrom(vectors, jnp.maximum(squares - shift, 0.0))
+
+
+def random_rows(fisher: Fisher, num: int, key: PRNGKeyArray) -> Float[Array, "num p"]:
+    r"""Random rows $G$ with $\mathrm E\, G^\top G = F$, each for the price of one visit.
+
+    A row is that of a visit, picked by its weight: of covariance $J^\top C J$, given the visit.
+    """
+    pick_key, noise_key = jax.random.split(key)
+    visits, total = fisher.occupancy, jnp.sum(fisher.occupancy.weights)
+    picked = jax.random.choice(pick_key, visits.weights.size, (num,), p=visits.weights / total)
+    noise = jax.random.normal(noise_key, (num, 1, fisher.env.num_actions), total.dtype)
+
+    def row(state, noise):
+        alone = Occupancy(jax.tree.map(lambda x: x[None], state), (total / num)[None])
+        line = Fisher(fisher.env, fisher.policy, alone).linearise()
+        return ravel_pytree(line.transpose(noise))[0]
+
+    return jax.vmap(row)(jax.tree.map(lambda x: x[picked], visits.states), noise)
+
+
+def rows_inverse(rows: Float[Array, "num p"], damping: Scalar) -> Inverse:
+    r"""Of $G^\top G + \lambda I$, to search with; all that is above $F_\lambda^{-1}$ for certain
+    is $\lambda^{-1} I$."""
+    factor = jsl.cho_factor(rows @ rows.T + damping * jnp.eye(len(rows), dtype=rows.dtype))
+    return Inverse(
+        lambda x: (x - rows.T @ jsl.cho_solve(factor, rows @ x)) / damping,
+        lambda x: x / damping,
+    )
+
+
+def rows_rank(rows: Float[Array, "num p"], damping: Scalar) -> Float[Array, ""]:
+    r"""The effective rank of $G^\top G$; that of $\mathrm E\, G^\top G$ is not smaller than its
+    mean, as $x / (x + \lambda)$ is concave."""
+    values = jnp.maximum(jnp.linalg.eigvalsh(rows @ rows.T), 0.0)
+    return jnp.sum(values / (values + damping))
+
+
+def excess(rows: Float[Array, "num p"], inverse: Inverse) -> Float[Array, "2 p"]:
+    r"""The two vectors along which $G^\top G$ is largest beside $F_\lambda$, nearly."""
+    solved = jax.vmap(inverse.near)(rows)
+    _, vectors = jnp.linalg.eigh(rows @ solved.T)
+    return vectors[:, -2:].T[::-1] @ solved
 
 
 def relative_error_estimate(
@@ -197,7 +366,7 @@ def relative_error_estimate(
 
 
 def extreme_pairs(
-    pencil: Pencil,
+    pencil: Pencil | Products,
     damping: Scalar,
     inverse: Inverse,
     start: Float[Array, "2 p"],
@@ -210,13 +379,11 @@ def extreme_pairs(
 
     Without `both` only the largest is improved, at half the cost: the other is at least -1.
     """
-    push, pull, size = pencil.rows
-    root, change = jnp.sqrt(pencil.exact), pencil.other - pencil.exact
-    width, dtype = 2 if both else 1, root.dtype
+    width, kept = 2 if both else 1, jax.eval_shape(pencil.image, start[0])
 
     def extend(space, new, place):
         """Put vectors, made orthogonal to the others and of unit norm, into the space."""
-        basis, rows = space
+        basis, images = space
         for _ in range(2):
             new = new - (new @ basis.T) @ basis
         for i, whole in enumerate(new):
@@ -224,23 +391,22 @@ def extreme_pairs(
             rest = whole - (basis @ whole) @ basis
             left = jnp.linalg.norm(rest)
             # What is lost in rounding is no new direction.
-            kept = left > 1e-6 * jnp.linalg.norm(whole)
-            x = jnp.where(kept, rest / jnp.where(kept, left, 1), 0.0)
-            basis, rows = basis.at[place + i].set(x), rows.at[place + i].set(push(x))
-        return basis, rows
+            is_new = left > 1e-6 * jnp.linalg.norm(whole)
+            x = jnp.where(is_new, rest / jnp.where(is_new, left, 1), 0.0)
+            basis = basis.at[place + i].set(x)
+            images = images.at[place + i].set(pencil.image(x))
+        return basis, images
 
     def ritz(space):
         """The highest and the lowest Ritz value, and the coefficients of their vectors."""
-        basis, rows = space
-        exact = rows * root
-        metric = exact @ exact.T + damping * basis @ basis.T
+        basis, images = space
+        metric, form = pencil.forms(basis, images, damping)
         # Rows not filled yet are zero; a unit diagonal keeps them out of the way.
         empty = jnp.diag(metric) <= 0
         metric = metric + jnp.diag(jnp.where(empty, 1.0, 0.0))
         scale = 1 / jnp.sqrt(jnp.diag(metric))
         factor = jnp.linalg.cholesky(scale[:, None] * metric * scale)
-        form = (rows * change) @ rows.T * scale[:, None] * scale
-        half = jsl.solve_triangular(factor, form, lower=True)
+        half = jsl.solve_triangular(factor, form * scale[:, None] * scale, lower=True)
         half = jsl.solve_triangular(factor, half.T, lower=True)
         values, vectors = jnp.linalg.eigh((half + half.T) / 2)
         picked = vectors[:, jnp.array([-1, 0])]
@@ -249,8 +415,8 @@ def extreme_pairs(
 
     def look(space):
         values, weights = ritz(space)
-        theta, (x, rows) = values[:width, None], (weights[:width] @ part for part in space)
-        residual = jax.lax.map(pull, (change - theta * pencil.exact) * rows) - damping * theta * x
+        x, images = (weights[:width] @ part for part in space)
+        residual = pencil.residuals(values[:width, None], x, images, damping)
         away = jnp.sum(residual * jax.vmap(inverse.above)(residual), axis=1)
         # Not the sharper bound by the gap to the next value: a larger one may not be seen yet.
         errors = jnp.append(jnp.sqrt(jnp.maximum(away, 0.0)), 1 + values[width:])
@@ -270,7 +436,8 @@ def extreme_pairs(
         values, errors, new = look(space)
         return space, values, errors, new, done + 1
 
-    empty = tuple(jnp.zeros((2 + width * iterations, n), dtype) for n in (size, root.size))
+    sizes = (pencil.size, kept.size)
+    empty = tuple(jnp.zeros((2 + width * iterations, n), kept.dtype) for n in sizes)
     space = extend(empty, start, 0)
     _, values, errors, _, done = jax.lax.while_loop(
         unfinished, iterate, (space, *look(space), jnp.array(0))

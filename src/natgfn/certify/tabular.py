@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from ..fisher import Blocks, Fisher, Scalar
 from ..policies import Tabular
-from ..solvers.block import solve_covariance, solve_scores
+from ..solvers import solve_covariance, solve_scores
 from .pencil import Metric, Root
 from .surrogate import relative_error as dense_relative_error
 

@@ -21,8 +21,8 @@ variables there is no table of weights (`target`): those of BGe are computed for
 `metrics` compares probabilities of edges with a graph or with each other.
 """
 
-from ..envs.dags import Dags as Dags
-from ..policies.transformer import Transformer as Transformer
+from ..envs import Dags as Dags
+from ..policies import Transformer as Transformer
 from . import graphs as graphs
 from . import metrics as metrics
 from .data import CONSENSUS as CONSENSUS
@@ -34,12 +34,24 @@ from .data import sachs as sachs
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve
-from .fit import fit as fit
+from .fitting import fit as fit
+from .fitting import fit_memory as fit_memory
+from .fitting import posterior_of as posterior_of
+from .fitting import setup_of as setup_of
+from .guide import Guided as Guided
+from .layers import exact_memory as exact_memory
+from .posterior import SAMPLES as SAMPLES
 from .posterior import AbstractPosterior as AbstractPosterior
+from .priors import PAPER_PENALTY as PAPER_PENALTY
 from .priors import Prior as Prior
 from .priors import log_weights as log_weights
+from .sampler import Draws as Draws
 from .sampler import SampledPosterior as SampledPosterior
+from .sampler import draw as draw
 from .scores import AbstractScore as AbstractScore
 from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
+from .subsets import gigabytes as gigabytes
+from .target import TABULATED as TABULATED
+from .target import environment as environment

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Num
 
 from .data import Data, load
 from .draws import draw
-from .layers import Sums, backward, forward, memory, tabulate
+from .layers import Sums, backward, exact_memory, forward, tabulate
 from .posterior import AbstractPosterior
 from .priors import Prior, log_weights
 from .scores import AbstractScore, score_for
@@ -77,7 +77,8 @@ def exact_posterior(
         progress: whether to show a progress bar.
     """
     data = table if isinstance(table, Data) else load(table)
-    check_memory(f"the exact posterior of {len(data.names)} variables", memory(len(data.names)))
+    count = len(data.names)
+    check_memory(f"the exact posterior of {count} variables", exact_memory(count))
     weights = log_weights(data, score_for(data, score), prior, temperature)
     return solve(weights, data.names, progress=progress)
 

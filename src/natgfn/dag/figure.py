@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from ..report.figures import plt, save
+from ..report import save
 
 _THRESHOLD = 0.5
 _DARK = "#1f4e79"

@@ -32,14 +32,16 @@ those that say most about the child. Each of the rest joins independently of all
 log-odds $w_j(S^* + i) - w_j(S^*)$ of joining the best set $S^*$ of candidates.
 """
 
+from functools import lru_cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..envs.dags import AbstractDags, Dag
-from ..policies import AbstractPolicy
+from ..envs import AbstractDags, AbstractEnv, Dag, Identical
+from ..policies import AbstractDesign, AbstractPolicy, Network
 from .subsets import check_memory, indicators
 
 _TIMES, _WEIGHTS = (x.astype(np.float32) / 2 for x in np.polynomial.legendre.leggauss(32))
@@ -184,7 +186,7 @@ def _gains(
     return np.where(parents, -np.inf, np.array(after) - before)
 
 
-class Guided(AbstractPolicy):
+class GuidedPolicy(AbstractPolicy):
     """A policy that learns what to add to the logits of a guide."""
 
     guide: Guide
@@ -197,5 +199,33 @@ class Guided(AbstractPolicy):
     def by_rows(self) -> bool:
         return self.learned.by_rows
 
-    def many(self, states: Dag, live: Bool[Array, " n"] | None = None):
+    def many(self, states: Dag, live: Bool[Array, " n"] | None = None) -> Float[Array, "n actions"]:
         return self.guide.many(states, live) + self.learned.many(states, live)
+
+
+class Guided(AbstractDesign):
+    """A network, or another design, that corrects a `Guide`; for graphs alone.
+
+    Attributes:
+        learned: what is trained.
+        candidates: parents of a child that the guide sums over; all other variables if None.
+    """
+
+    learned: AbstractDesign = Network(128, 2)
+    candidates: int | None = None
+
+    def __call__(
+        self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
+    ) -> AbstractPolicy:
+        if outputs is not None:
+            return self.learned(env, key=key, outputs=outputs)
+        if not isinstance(env, AbstractDags):
+            raise ValueError(f"a guide is for graphs, got {type(env).__name__}: use its network")
+        return GuidedPolicy(_guide(Identical(env), self.candidates), self.learned(env, key=key))
+
+
+@lru_cache(maxsize=1)
+def _guide(of: Identical, candidates: int | None) -> Guide:
+    """The same for every seed of a run: it takes long to make."""
+    assert isinstance(of.env, AbstractDags)
+    return Guide.of(of.env, candidates)

@@ -95,7 +95,7 @@ class Backward(NamedTuple):
     r"""$p(\mathrm{Pa}_j = S)$."""
 
 
-def memory(count: int) -> int:
+def exact_memory(count: int) -> int:
     """The bytes that the sums over graphs of `count` vertices take."""
     return 8 * (2 * 3**count + (3 * count**2 + 3 * count) * 2**count)
 
@@ -103,7 +103,7 @@ def memory(count: int) -> int:
 def tabulate(log_weights: Float[np.ndarray, "d sets"]) -> Sums:
     """The sums over parent sets, before any graph is made."""
     count, size = log_weights.shape
-    check_memory(f"the exact sum over graphs of {count} variables", memory(count))
+    check_memory(f"the exact sum over graphs of {count} variables", exact_memory(count))
     sets = np.arange(size)
     containing = np.full((count, count, size), -np.inf)
     for parent in range(count):

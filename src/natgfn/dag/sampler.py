@@ -7,6 +7,8 @@ sampler; the effective sample size $(\sum w)^2 / \sum w^2$ says how many exact s
 worth.
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -14,8 +16,8 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float, Int
 from scipy.special import logsumexp
 
-from ..envs.dags import AbstractDags
-from ..objectives.base import surplus
+from ..envs import AbstractDags
+from ..objectives import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
 from .exact import ExactPosterior
@@ -33,11 +35,18 @@ class Draws(eqx.Module):
         graphs: adjacency matrices.
         log_weights: $\log w$ of each.
         log_rewards: $\log R$ of each, in float64.
+        residuals: of trajectory balance, with the learned $\log Z$ of its sampler.
     """
 
     graphs: Int[np.ndarray, "n d d"]
     log_weights: Float[np.ndarray, " n"]
     log_rewards: Float[np.ndarray, " n"]
+    residuals: Float[np.ndarray, " n"]
+
+    @classmethod
+    def together(cls, parts: "Sequence[Draws]") -> "Draws":
+        """Those of several samplers of the same law."""
+        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
     @property
     def log_z(self) -> float:
@@ -59,14 +68,15 @@ class SampledPosterior(AbstractPosterior):
     Attributes:
         names: of the variables.
         env: the construction of graphs.
-        flow: the policies and the learned $\log Z$.
-        draws: graphs that training has not seen; `edge_marginals` are their frequencies.
+        flows: the policies and the learned $\log Z$ of each seed.
+        draws: graphs that training has not seen, as many of each seed; `edge_marginals` are their
+            frequencies.
         rejected: how many updates would have produced a NaN or an infinity, and were not made.
     """
 
     names: tuple[str, ...]
     env: AbstractDags
-    flow: Flow
+    flows: tuple[Flow, ...]
     draws: Draws
     rejected: int = 0
 
@@ -89,7 +99,12 @@ class SampledPosterior(AbstractPosterior):
         return float(self.draws.log_rewards.mean())
 
     def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
-        return draw(self.env, self.flow, count, seed=seed).graphs
+        each = -(-count // len(self.flows))
+        parts = [
+            draw(self.env, flow, each, seed=seed + number).graphs
+            for number, flow in enumerate(self.flows)
+        ]
+        return np.concatenate(parts)[:count]
 
     def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
         """The most probable graphs among the draws; $R / Z$ with the estimated $Z$."""
@@ -99,9 +114,14 @@ class SampledPosterior(AbstractPosterior):
         return graphs[best], np.exp(rewards[best] - self.log_z)
 
     def quality(self) -> dict[str, float]:
-        """What can be said without the exact posterior: a perfect share is 1, all else 0."""
-        residuals = float(self.flow.log_z) - self.draws.log_weights
-        return {
+        """What can be said without the exact posterior.
+
+        Of a perfect sampler the effective sample share, of all draws, is one, and every other
+        number is zero, `largest_difference_between_seeds` (of a probability of an edge) up to the
+        noise of the draws.
+        """
+        residuals = self.draws.residuals
+        found = {
             "held_out_residual_median_size": float(np.median(np.abs(residuals))),
             "held_out_residual_deviation": float(residuals.std()),
             "largest_correction_of_a_marginal": largest_error(
@@ -110,6 +130,11 @@ class SampledPosterior(AbstractPosterior):
             "effective_sample_share": self.draws.effective_samples / len(self.draws.graphs),
             "rejected_updates": self.rejected,
         }
+        if len(self.flows) > 1:
+            parts = np.array_split(self.draws.graphs, len(self.flows))
+            means = np.stack([part.mean(axis=0) for part in parts])
+            found["largest_difference_between_seeds"] = float(np.ptp(means, axis=0).max())
+        return found
 
     def errors(self, exact: ExactPosterior) -> dict[str, float]:
         """The distance to the exact posterior; that of marginals includes the noise of draws."""
@@ -122,7 +147,7 @@ class SampledPosterior(AbstractPosterior):
             "expected_edges_error": self.expected_edges - exact.expected_edges,
             "expected_log_reward_error": self.expected_log_reward - exact.expected_log_reward,
             "log_z_error": self.log_z - exact.log_z,
-            "learned_log_z_error": float(self.flow.log_z) - exact.log_z,
+            "learned_log_z_error": float(self.flows[0].log_z) - exact.log_z,
         }
 
 
@@ -133,7 +158,8 @@ def draw(env: AbstractDags, flow: Flow, count: int, *, seed: int) -> Draws:
     key, starts = jax.random.key(seed), range(0, count, together)
     found = [_draw(env, flow, together, jax.random.fold_in(key, start)) for start in starts]
     edges, surpluses = (np.concatenate(x)[:count] for x in zip(*found, strict=True))
-    return Draws(edges.astype(np.int8), -surpluses.astype(float), env.log_rewards(edges))
+    residuals = float(flow.log_z) + surpluses.astype(float)
+    return Draws(edges.astype(np.int8), -surpluses.astype(float), env.log_rewards(edges), residuals)
 
 
 @eqx.filter_jit

@@ -4,8 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..envs.dags import AbstractDags, Dags
-from ..envs.gaussian_dags import GaussianDags
+from ..envs import AbstractDags, Dags, GaussianDags
 from ..errors import NatgfnError
 from .data import Data
 from .priors import Prior, log_weights, power_of
@@ -16,16 +15,20 @@ TABULATED = 16
 
 
 def environment(
-    data: Data, score: AbstractScore, prior: Prior, temperature: float | Literal["paper"]
+    data: Data,
+    score: AbstractScore,
+    prior: Prior,
+    temperature: float | Literal["paper"],
+    tabulated: int = TABULATED,
 ) -> AbstractDags:
     """The weights of all sets of parents in a table, or those of a graph when they are needed."""
     count = len(data.names)
-    if count <= TABULATED:
+    if count <= tabulated:
         return Dags(log_weights(data, score, prior, temperature))
     if not isinstance(score, BGe):
         raise NatgfnError(
             f"{type(score).__name__} needs a table of all sets of parents, and there are too many "
-            f"of {count} variables: use at most {TABULATED}, or continuous data and BGe"
+            f"of {count} variables: use at most {tabulated}, or continuous data and BGe"
         )
     return gaussian_dags(data, score, prior, temperature)
 

@@ -73,6 +73,19 @@ class AbstractEnv(eqx.Module):
         )
 
 
+class Identical:
+    """An environment as a key: equal to itself alone, so that its arrays are never compared."""
+
+    def __init__(self, env: AbstractEnv):
+        self.env = env
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identical) and self.env is other.env
+
+    def __hash__(self) -> int:
+        return id(self.env)
+
+
 @runtime_checkable
 class ListsObjects(Protocol):
     """An environment that can list its objects without constructing them.
@@ -122,7 +135,7 @@ class HasTestSet(Protocol):
     """An environment with objects on which every sampler of it is judged."""
 
     def test_set(self, num: int) -> State:
-        """So many terminal states along a leading axis, the same in every call."""
+        """At most so many terminal states along a leading axis, the same in every call."""
         ...
 
 

@@ -5,6 +5,11 @@ from .distributions import jensen_shannon as jensen_shannon
 from .distributions import kl_divergence as kl_divergence
 from .distributions import modes_found as modes_found
 from .distributions import total_variation as total_variation
-from .evaluate import METRICS as METRICS
-from .evaluate import evaluate as evaluate
-from .evaluate import judge as judge
+from .draws import draw as draw
+from .draws import draw_back as draw_back
+from .draws import log_terminal_law as log_terminal_law
+from .exact import METRICS as METRICS
+from .exact import evaluate as evaluate
+from .exact import judge as judge
+from .sampled import eubo as eubo
+from .sampled import sampled_metrics as sampled_metrics

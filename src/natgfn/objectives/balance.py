@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..envs.base import AbstractEnv
+from ..envs import AbstractEnv
 from ..policies import Flow
 from ..sampling import PathLogProbs, Trajectories, log_probs
 from .base import AbstractObjective, log_flow, shared, surplus

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..envs.base import AbstractEnv, State
+from ..envs import AbstractEnv, State
 from ..policies import Flow
 from ..sampling import PathLogProbs, Trajectories
 

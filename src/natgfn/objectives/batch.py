@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from ..envs.base import AbstractEnv
+from ..envs import AbstractEnv
 from ..policies import AbstractPolicy, Flow
 from ..sampling import (
     AbstractProposal,

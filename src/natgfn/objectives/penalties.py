@@ -37,16 +37,14 @@ class Huber(AbstractPenalty):
             raise ValueError(f"threshold must be positive, got {self.threshold}")
 
     def __call__(self, u: Float[Array, ""]) -> Float[Array, ""]:
-        size = jnp.abs(u)
-        inside = jnp.minimum(size, self.threshold)
-        return inside * (2 * size - inside)
+        return huber(u, self.threshold)
 
 
-class HalfHuber(Huber):
-    r"""Half of that, $u^2 / 2$ up to the threshold: the Huber loss of most libraries."""
-
-    def __call__(self, u: Float[Array, ""]) -> Float[Array, ""]:
-        return super().__call__(u) / 2
+def huber(u: Float[Array, ""], threshold: Float[Array, ""] | float) -> Float[Array, ""]:
+    """$u^2$ up to a threshold, and its tangent beyond."""
+    size = jnp.abs(u)
+    inside = jnp.minimum(size, threshold)
+    return inside * (2 * size - inside)
 
 
 def slope(penalty, residuals: Float[Array, " n"]) -> Float[Array, " n"]:

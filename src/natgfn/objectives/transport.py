@@ -18,15 +18,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..envs.base import AbstractEnv, OnGrid
+from ..envs import AbstractEnv, OnGrid
 from ..policies import Flow, forward_probs
-from ..sampling import Trajectories
+from ..sampling import PathLogProbs, Trajectories
 from ..statespace import StateSpace, occupancy
 from .balance import Penalty, TrajectoryBalance
+from .base import AbstractObjective
 from .penalties import Squared
 
 
-class Transport(TrajectoryBalance):
+class Transport(AbstractObjective):
     r"""Trajectory balance and a distance between terminal laws.
 
     Attributes:
@@ -48,6 +49,11 @@ class Transport(TrajectoryBalance):
         for name in ("weight", "blur"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+    def residuals(
+        self, env: AbstractEnv, flow: Flow, paths: Trajectories
+    ) -> tuple[Float[Array, " rows"], PathLogProbs]:
+        return TrajectoryBalance(self.penalty).residuals(env, flow, paths)
 
     def potential(self, env: AbstractEnv, flow: Flow, paths: Trajectories) -> Float[Array, " n"]:
         if not isinstance(env, StateSpace) or not isinstance(env.env, OnGrid):

@@ -2,7 +2,10 @@
 
 from .base import AbstractOccupancy as AbstractOccupancy
 from .exact import Exact as Exact
+from .factorised import ROUTES as ROUTES
 from .factorised import Factorised as Factorised
 from .sampled import Sampled as Sampled
 from .sampled import SampledScores as SampledScores
 from .stratified import Stratified as Stratified
+from .stratified import pick as pick
+from .trajectories import Trajectories as Trajectories

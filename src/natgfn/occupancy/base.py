@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..envs.base import AbstractEnv
+from ..envs import AbstractEnv
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import AbstractPolicy

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..envs.base import OnGrid
+from ..envs import OnGrid
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import AbstractPolicy, Tabular, forward_probs, masked_softmax

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..envs.base import State
+from ..envs import State
 from ..fisher import Occupancy
 from ..objectives import Batch
 from .base import AbstractOccupancy

@@ -4,31 +4,35 @@ They compose with everything of optax: clipping, momentum, schedules. What they 
 about the batch comes in as an extra argument of `update`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from ..fisher import Scalar
+from ..fisher import Fisher, Scalar
+from ..objectives import Batch
+from ..policies import Flow
 from ..solvers import AbstractSolver, proximal_step
+from .schedules import Rate, at
 
 
 def natural_gradient(
-    solver: AbstractSolver, damping: Scalar
+    solver: AbstractSolver, damping: Rate | Scalar
 ) -> optax.GradientTransformationExtraArgs:
     r"""$h \mapsto (\widehat F + \lambda I)^{-1} h$; `update` takes the operator as `fisher`."""
 
-    def update(updates, state, params=None, *, fisher, **extra: Any):
-        return solver.solve(fisher, updates, damping, state)
+    def update(updates, state, params=None, *, fisher, step=0, **extra: Any):
+        return solver.solve(fisher, updates, at(damping, step), state)
 
     return transformation(solver.init, update)
 
 
 def fitted_natural_gradient(
-    solver: AbstractSolver, damping: Scalar, backward: optax.GradientTransformation
+    solver: AbstractSolver, damping: Rate | Scalar, backward: optax.GradientTransformation
 ) -> optax.GradientTransformationExtraArgs:
     r"""The natural direction with the step that fits the batch best, and $\log Z$ with it.
 
@@ -52,14 +56,14 @@ def fitted_natural_gradient(
             )
         return solver.init(params.forward), backward.init(params.backward)
 
-    def update(updates, state, params, *, fisher, batch, **extra: Any):
+    def update(updates, state, params, *, fisher, batch, step=0, **extra: Any):
         batch.require_residuals_only("Natural without a rate")
         weights = batch.least_squares_weights()
         share = weights / jnp.sum(weights)
         mean = share @ batch.residuals
         centred = batch.residuals - mean
         gradient = batch.pull(2 * share * centred).forward
-        direction, solved = solver.solve(fisher, gradient, damping, state[0])
+        direction, solved = solver.solve(fisher, gradient, at(damping, step), state[0])
         still = jax.tree.map(jnp.zeros_like, params)
         slope = batch.push(eqx.tree_at(lambda flow: flow.forward, still, direction))
         mean_slope = share @ slope
@@ -86,11 +90,11 @@ class Proximal(NamedTuple):
 
 
 def proximal(
-    damping: Scalar, momentum: Scalar | None, memory: Scalar | None
+    damping: Rate | Scalar, momentum: Scalar | None, memory: Scalar | None
 ) -> optax.GradientTransformationExtraArgs:
     r"""The sample-space step, for all parameters at once.
 
-    `update` takes `gram`, from a scale to $J D^{-1} J^\top$, and `batch`.
+    `update` takes `fisher`, a `ScoreFisher`.
 
     Args:
         damping: $\lambda$.
@@ -104,7 +108,7 @@ def proximal(
         phi, square = None if momentum is None else zeros, None if memory is None else zeros
         return Proximal(phi, square, jnp.array(0))
 
-    def update(updates, state, params=None, *, gram, batch, **extra: Any):
+    def update(updates, state, params=None, *, fisher, step=0, **extra: Any):
         count, scale, centre, square = state.updates + 1, None, None, None
         if memory is not None:
             square = optax.tree_utils.tree_update_moment_per_elem_norm(
@@ -114,28 +118,47 @@ def proximal(
             scale = jax.tree.map(lambda v: 1 / (jnp.sqrt(v) + 1e-8), unbiased)
         if momentum is not None:
             centre = jax.tree.map(lambda x: momentum * x, state.phi)
-        phi = proximal_step(gram(scale), batch, damping, centre, scale)
+        phi = proximal_step(fisher, at(damping, step), centre, scale)
         rate = 1.0 if momentum is None else 1.0 - momentum
-        step = jax.tree.map(lambda x: -rate * x, phi)
-        return step, Proximal(None if momentum is None else phi, square, count)
+        moved = jax.tree.map(lambda x: -rate * x, phi)
+        return moved, Proximal(None if momentum is None else phi, square, count)
 
     return transformation(init, update)
 
 
-def limit_divergence(limit: Scalar) -> optax.GradientTransformationExtraArgs:
-    r"""Shorten a step $\Delta$ until $\frac{1}{2N} \sum_i (z_i^\top \Delta)^2$ is at most `limit`.
+def limit_divergence(
+    limit: Scalar, predict: Callable[..., Float[Array, ""]] | None = None
+) -> optax.GradientTransformationExtraArgs:
+    r"""Shorten a step until the divergence that it is predicted to cause is at most `limit`.
 
-    That is the divergence of trajectory laws to second order (`eq:prelim_kl_expansion`), as far
-    as the batch sees it: no measurement is needed. `update` takes `batch`.
+    Args:
+        limit: the largest divergence.
+        predict: from a step and the extra arguments of `update` to its divergence, a quadratic
+            form; by default what the batch says of a step of a whole `Flow`.
     """
+    predict = divergence_in_batch if predict is None else predict
 
-    def update(updates, state, params=None, *, batch, **extra: Any):
-        predicted = jnp.mean(batch.scores(updates.forward) ** 2) / 2
-        safe = jnp.where(predicted > limit, predicted, 1.0)
-        scale = jnp.where(predicted > limit, jnp.sqrt(limit / safe), 1.0)
+    def update(updates, state, params=None, **extra: Any):
+        predicted = predict(updates, **extra)
+        long = predicted > limit
+        scale = jnp.where(long, jnp.sqrt(limit / jnp.where(long, predicted, 1.0)), 1.0)
         return jax.tree.map(lambda x: scale * x, updates), state
 
     return transformation(lambda _: optax.EmptyState(), update)
+
+
+def divergence_in_batch(updates: Flow, *, batch: Batch, **extra: Any) -> Float[Array, ""]:
+    r"""$\frac{1}{2N} \sum_i (z_i^\top \Delta)^2$: the divergence of the laws of trajectories to
+    second order (`eq:prelim_kl_expansion`), without a measurement."""
+    return jnp.mean(batch.scores(updates.forward) ** 2) / 2
+
+
+def divergence_in_fisher(
+    updates: PyTree[Float[Array, "..."]], *, fisher: Fisher, **extra: Any
+) -> Float[Array, ""]:
+    r"""$\frac12 \Delta^\top F \Delta$, for a step of the forward policy."""
+    pairs = zip(jax.tree.leaves(updates), jax.tree.leaves(fisher.mv(updates)), strict=True)
+    return jnp.asarray(sum(jnp.vdot(x, y) for x, y in pairs) / 2)
 
 
 def own_log_z(

@@ -6,18 +6,12 @@ from typing import Any
 import equinox as eqx
 import optax
 
-from ..envs.base import AbstractEnv
+from ..envs import AbstractEnv
 from ..fisher import Fisher, Scalar
 from ..objectives import Batch
-from ..occupancy import AbstractOccupancy, Exact, Sampled
+from ..occupancy import AbstractOccupancy, Exact, Sampled, Trajectories
 from ..policies import Flow
-from ..solvers import (
-    AbstractSolver,
-    Block,
-    ConjugateGradients,
-    require_positive,
-    residual_gram,
-)
+from ..solvers import AbstractSolver, Auto, ConjugateGradients, require_positive
 from .natural import (
     by_part,
     fitted_natural_gradient,
@@ -26,6 +20,7 @@ from .natural import (
     own_log_z,
     proximal,
 )
+from .schedules import Rate, at
 from .trust_region import kl_trust_region, levenberg_marquardt
 
 
@@ -40,15 +35,10 @@ class AbstractRule(eqx.Module):
     def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         """The extra arguments of the transformation."""
 
-    def for_network(self) -> "AbstractRule":
-        """What it becomes for a network if nothing was set."""
-        return self
-
-    def metric(self) -> tuple[AbstractOccupancy | None, float]:
+    def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:
         """The occupancy and the damping of the Fisher that it preconditions with.
 
-        None stands for the outer product of trajectory scores. A rule that uses no Fisher is
-        judged by the one that its batch would give.
+        A rule that uses no Fisher is judged by the one that its batch would give.
         """
         return Sampled(), 1e-3
 
@@ -64,16 +54,16 @@ class Euclidean(AbstractRule):
         adaptive_log_z: whether $\\log Z$ takes Adam steps.
     """
 
-    rate: float = 0.1
-    backward_rate: float = 0.01
-    log_z_rate: float = 0.01
+    rate: Rate = 0.1
+    backward_rate: Rate = 0.01
+    log_z_rate: Rate = 0.01
     clip: float | None = None
     adaptive_log_z: bool = False
 
     def __check_init__(self):
         check_rates(self)
 
-    def transform(self):
+    def transform(self) -> optax.GradientTransformationExtraArgs:
         log_z = optax.adam if self.adaptive_log_z else optax.sgd
         steps = by_part(
             forward=optax.sgd(self.rate),
@@ -83,22 +73,22 @@ class Euclidean(AbstractRule):
         )
         return clipped(self.clip, steps)
 
-    def context(self, env, flow, batch):
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         return {}
 
 
 class Adam(AbstractRule):
     """Adam, with rates and clipping as in `Euclidean`."""
 
-    rate: float = 1e-2
-    backward_rate: float = 1e-2
-    log_z_rate: float = 1e-1
+    rate: Rate = 1e-2
+    backward_rate: Rate = 1e-2
+    log_z_rate: Rate = 1e-1
     clip: float | None = None
 
     def __check_init__(self):
         check_rates(self)
 
-    def transform(self):
+    def transform(self) -> optax.GradientTransformationExtraArgs:
         steps = by_part(
             forward=optax.adam(self.rate),
             backward=optax.adam(self.backward_rate),
@@ -107,7 +97,7 @@ class Adam(AbstractRule):
         )
         return clipped(self.clip, steps)
 
-    def context(self, env, flow, batch):
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         return {}
 
 
@@ -130,18 +120,18 @@ class Natural(AbstractRule):
     """
 
     occupancy: AbstractOccupancy = Exact()
-    solver: AbstractSolver = Block()
-    damping: float = 1e-3
-    rate: float | None = None
-    backward_rate: float = 0.01
-    log_z_rate: float = 0.01
-    flow_rate: float = 0.01
+    solver: AbstractSolver = Auto()
+    damping: Rate = 1e-3
+    rate: Rate | None = None
+    backward_rate: Rate = 0.01
+    log_z_rate: Rate = 0.01
+    flow_rate: Rate = 0.01
 
     def __check_init__(self):
         check_rates(self)
-        self.solver.check_damping(self.damping)
+        check_damping(self.solver, self.damping)
 
-    def transform(self):
+    def transform(self) -> optax.GradientTransformationExtraArgs:
         backward = optax.sgd(self.backward_rate)
         if self.rate is None:
             return fitted_natural_gradient(self.solver, self.damping, backward)
@@ -153,11 +143,11 @@ class Natural(AbstractRule):
             states=optax.adam(self.flow_rate),
         )
 
-    def context(self, env, flow, batch):
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         visited = self.occupancy(env, flow.forward, batch)
         return {"fisher": Fisher(env, flow.forward, visited), "batch": batch}
 
-    def metric(self):
+    def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:
         return self.occupancy, self.damping
 
 
@@ -186,13 +176,13 @@ class FisherAdam(AbstractRule):
 
     solver: AbstractSolver = ConjugateGradients()
     occupancy: AbstractOccupancy = Sampled()
-    damping: float = 1e-3
-    rate: float = 1e-3
+    damping: Rate = 1e-3
+    rate: Rate = 1e-3
     momentum: float = 0.9
     momentum_after: bool = False
-    backward_rate: float = 0.01
-    log_z_rate: float = 0.1
-    flow_rate: float = 0.01
+    backward_rate: Rate = 0.01
+    log_z_rate: Rate = 0.1
+    flow_rate: Rate = 0.01
     clip: float | None = None
     kl: float | None = None
     adaptive: bool = False
@@ -200,17 +190,19 @@ class FisherAdam(AbstractRule):
     def __check_init__(self):
         check_rates(self)
         check_momentum(self.momentum)
-        self.solver.check_damping(self.damping)
+        check_damping(self.solver, self.damping)
         check_limit(self.kl)
         if self.adaptive:
+            if callable(self.damping):
+                raise ValueError("adaptive damping starts from a number, not from a schedule")
             require_positive(self.damping)
 
-    def transform(self):
+    def transform(self) -> optax.GradientTransformationExtraArgs:
         if self.adaptive:
-            return clipped(self.clip, levenberg_marquardt(self._steps, self.damping))
+            return clipped(self.clip, levenberg_marquardt(self._steps, at(self.damping, 0)))
         return clipped(self.clip, self._steps(self.damping))
 
-    def _steps(self, damping):
+    def _steps(self, damping: Rate | Scalar) -> optax.GradientTransformationExtraArgs:
         moment = optax.ema(self.momentum)
         solve = natural_gradient(self.solver, damping)
         order = (solve, moment) if self.momentum_after else (moment, solve)
@@ -223,12 +215,12 @@ class FisherAdam(AbstractRule):
             states=optax.adam(self.flow_rate),
         )
 
-    def context(self, env, flow, batch):
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         visited = self.occupancy(env, flow.forward, batch)
         fisher = Fisher(env, flow.forward, visited)
         return {"fisher": fisher, "env": env, "flow": flow, "batch": batch}
 
-    def metric(self):
+    def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:
         return self.occupancy, self.damping
 
 
@@ -248,14 +240,15 @@ class SampleSpace(AbstractRule):
         kl: the largest divergence of a step, as the batch predicts it, if any.
     """
 
-    damping: float = 1e-3
+    damping: Rate = 1e-3
     momentum: float | None = None
     scaled: bool = False
-    log_z_rate: float | None = None
+    log_z_rate: Rate | None = None
     kl: float | None = None
 
     def __check_init__(self):
-        require_positive(self.damping)
+        if not callable(self.damping):
+            require_positive(self.damping)
         check_rates(self)
         check_limit(self.kl)
         if self.momentum is not None:
@@ -266,10 +259,7 @@ class SampleSpace(AbstractRule):
         """What a network needs."""
         return cls(damping=10.0, momentum=0.9, scaled=True, log_z_rate=0.1, kl=0.05)
 
-    def for_network(self):
-        return SampleSpace.network() if self == SampleSpace() else self
-
-    def transform(self):
+    def transform(self) -> optax.GradientTransformationExtraArgs:
         step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None)
         if self.kl is not None:
             step = optax.chain(step, limit_divergence(self.kl))
@@ -277,15 +267,13 @@ class SampleSpace(AbstractRule):
             step = own_log_z(step, optax.adam(self.log_z_rate))
         return step
 
-    def context(self, env, flow, batch):
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
         batch.require_residuals_only("SampleSpace")
-        if not batch.objective.by_trajectory:
-            return {"gram": lambda _: None, "batch": batch}
-        return {"gram": lambda scale: residual_gram(env, flow, batch, scale), "batch": batch}
+        return {"fisher": Trajectories().fisher(env, flow, batch), "batch": batch}
 
-    def metric(self):
+    def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:
         # Another metric than the Fisher's in the damping: there is no lambda to certify.
-        return super().metric() if self.scaled else (None, self.damping)
+        return super().metric() if self.scaled else (Trajectories(), self.damping)
 
 
 def clipped(
@@ -307,10 +295,18 @@ def check_limit(kl: float | None) -> None:
         raise ValueError(f"kl must be positive and finite, got {kl}")
 
 
+def check_damping(solver: AbstractSolver, damping: Rate) -> None:
+    """Whether a solver can use a damping; of a schedule that is not known beforehand."""
+    if not callable(damping):
+        solver.check_damping(damping)
+
+
 def check_rates(rule: AbstractRule) -> None:
-    """Every rate of a rule must be a finite number, not below zero."""
+    """Every rate of a rule must be a finite number, not below zero, or a schedule."""
     for name, value in vars(rule).items():
-        if name.endswith("rate") and value is not None and not 0 <= value < float("inf"):
+        if value is None or callable(value):
+            continue
+        if name.endswith("rate") and not 0 <= value < float("inf"):
             raise ValueError(f"{name} must be zero or positive and finite, got {value}")
-        if name == "clip" and value is not None and not value > 0:
+        if name == "clip" and not value > 0:
             raise ValueError(f"clip must be positive, got {value}")

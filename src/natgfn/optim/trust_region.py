@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
 from ..policies import AbstractPolicy, masked_log_softmax
-from ..solvers.live import on_live_rows
+from ..solvers import on_live_rows
 from .natural import transformation
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..envs.base import AbstractEnv, State
+from ..envs import AbstractEnv, State
 
 
 class AbstractPolicy(eqx.Module):
@@ -40,13 +40,23 @@ class AbstractPolicy(eqx.Module):
 
 
 class AbstractDesign(eqx.Module):
-    """What a forward policy looks like, before it has parameters."""
+    """What a policy looks like, before it has parameters."""
 
     @abstractmethod
     def __call__(
         self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> AbstractPolicy:
-        """A policy with initial parameters: an output for each action, unless told otherwise."""
+        """A forward policy with initial parameters.
+
+        Args:
+            env: the environment, enumerated or not.
+            key: of the initial parameters.
+            outputs: numbers a state; one an action by default.
+        """
+
+    def backward(self, env: AbstractEnv, *, key: PRNGKeyArray) -> AbstractPolicy:
+        """A backward policy with initial parameters: that of the states, terminal ones too."""
+        return self(env, key=key)
 
 
 class Flow(eqx.Module):

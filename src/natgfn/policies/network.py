@@ -1,36 +1,65 @@
 """Policies that share parameters between states: multilayer perceptrons."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 
-from ..envs.base import AbstractEnv, OnGrid, State
+from ..envs import AbstractEnv, Identical, OnGrid, State
 from ..statespace import StateSpace
 from .base import AbstractDesign, AbstractPolicy
+from .tabular import Table
+
+
+class Cached(eqx.Module):
+    """What is known of each state of an enumerated environment: integers, which nothing trains."""
+
+    table: Int[np.ndarray, "states numbers"]
+
+    def __call__(self, state: Int[Array, ""]) -> Int[Array, " numbers"]:
+        return jnp.asarray(self.table)[state]
+
+
+class Computed(eqx.Module):
+    """What an environment says of a state, whenever it is asked.
+
+    Attributes:
+        of: the environment, static: nothing trains its arrays.
+        method: the name of what is asked.
+    """
+
+    of: Identical = eqx.field(static=True)
+    method: str = eqx.field(static=True)
+
+    def __call__(self, state: State) -> Num[Array, " numbers"]:
+        return getattr(self.of.env, self.method)(state)
 
 
 class Look(eqx.Module):
-    """The first layer on a one-hot input: a look-up and a sum, never a dense product.
+    """The first layer on one-hot coordinates: a look-up and a sum, never a dense product.
 
     Attributes:
         rows: one for each value of each coordinate.
         bias: added to their sum.
-        tokens: the rows of each state.
+        coordinates: of a state.
+        starts: the row of value 0 of each coordinate.
     """
 
     rows: Float[Array, "tokens width"]
     bias: Float[Array, " width"]
-    tokens: Int[np.ndarray, "states dims"]
+    coordinates: Cached | Computed
+    starts: tuple[int, ...] = eqx.field(static=True)
 
-    def __call__(self, state: Int[Array, ""]) -> Float[Array, " width"]:
+    def __call__(self, state: State) -> Float[Array, " width"]:
         x = self.bias
-        for token in jnp.asarray(self.tokens)[state]:  # one by one: a sum over few is slow
+        for token in self.tokens(state):  # one by one: a sum over few is slow
             x = x + self.rows[token]
         return x
+
+    def tokens(self, state: State) -> Int[Array, " dims"]:
+        """The rows of a state."""
+        return self.coordinates(state) + jnp.array(self.starts, jnp.int32)
 
 
 class Read(eqx.Module):
@@ -38,38 +67,26 @@ class Read(eqx.Module):
 
     Attributes:
         linear: applied to the features.
-        bits: the features of each state as the bits of float32: integers, which no
-            training touches.
+        observation: of a state; the bits of float32 numbers where it is cached.
     """
 
     linear: eqx.nn.Linear
-    bits: Int[np.ndarray, "states features"]
-
-    def __call__(self, state: Int[Array, ""]) -> Float[Array, " width"]:
-        return self.linear(self.features(state))
-
-    def features(self, state: Int[Array, ""]) -> Float[Array, " features"]:
-        features = jax.lax.bitcast_convert_type(jnp.asarray(self.bits)[state], jnp.float32)
-        return features.astype(self.linear.weight.dtype)
-
-
-class Flat(eqx.Module):
-    """The first layer on a state itself: all its numbers."""
-
-    linear: eqx.nn.Linear
+    observation: Cached | Computed
 
     def __call__(self, state: State) -> Float[Array, " width"]:
         return self.linear(self.features(state))
 
     def features(self, state: State) -> Float[Array, " features"]:
-        numbers = jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(state)])
-        return numbers.astype(self.linear.weight.dtype)
+        seen = self.observation(state)
+        if isinstance(self.observation, Cached):
+            seen = jax.lax.bitcast_convert_type(seen, jnp.float32)
+        return seen.astype(self.linear.weight.dtype)
 
 
 class MLP(AbstractPolicy):
     """A multilayer perceptron with leaky ReLUs."""
 
-    first: Look | Read | Flat
+    first: Look | Read
     rest: tuple[eqx.nn.Linear, ...]
 
     def __call__(self, state: State) -> Float[Array, " actions"]:
@@ -82,8 +99,8 @@ class MLP(AbstractPolicy):
 class Network(AbstractDesign):
     r"""Hidden layers of equal width; weights start uniform in $\pm 1 / \sqrt{\text{inputs}}$.
 
-    On a grid the input is the one-hot code of each coordinate, elsewhere what the
-    environment's `observe` gives; or the state itself where states are not enumerated.
+    On a grid (`envs.OnGrid`) the input is the one-hot code of each coordinate, elsewhere what the
+    environment's `observe` gives. Where states are enumerated it is computed once for each.
 
     Attributes:
         width: of each hidden layer.
@@ -104,21 +121,28 @@ class Network(AbstractDesign):
         rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(sizes, keys, strict=True)]
         return MLP(self._first(env, first_key), tuple(rest))
 
-    def _first(self, env: AbstractEnv, key: PRNGKeyArray) -> Look | Read | Flat:
-        if not isinstance(env, StateSpace):
-            numbers = sum(np.size(x) for x in jax.tree.leaves(env.init()))
-            return Flat(eqx.nn.Linear(numbers, self.width, key=key))
-        if isinstance(env.env, OnGrid):
-            start = np.cumsum([0, *env.env.sides])
-            linear = eqx.nn.Linear(int(start[-1]), self.width, key=key)
+    def _first(self, env: AbstractEnv, key: PRNGKeyArray) -> Look | Read:
+        original = env.env if isinstance(env, StateSpace) else env
+        if isinstance(original, OnGrid):
+            starts = np.cumsum([0, *original.sides]).tolist()
+            linear = eqx.nn.Linear(starts[-1], self.width, key=key)
             assert linear.bias is not None
-            tokens = _of_all_states(env, env.env.coordinates) + start[:-1]
-            return Look(linear.weight.T, linear.bias, tokens.astype(np.int32))
-        features = _of_all_states(env, env.env.observe).astype(np.float32)
-        linear = eqx.nn.Linear(features.shape[1], self.width, key=key)
-        return Read(linear, features.view(np.int32))
+            coordinates = _seen(env, "coordinates", np.int32)
+            return Look(linear.weight.T, linear.bias, coordinates, tuple(starts[:-1]))
+        inputs = jax.eval_shape(original.observe, original.init()).size
+        linear = eqx.nn.Linear(inputs, self.width, key=key)
+        return Read(linear, _seen(env, "observe", np.float32))
 
 
-def _of_all_states(env: StateSpace, function: Callable[[State], Array]) -> np.ndarray:
+def _seen(env: AbstractEnv, name: str, kind: type) -> Cached | Computed:
+    """A method of the environment: a table of its values, or the method itself."""
+    if not isinstance(env, StateSpace):
+        return Computed(Identical(env), name)
     with jax.ensure_compile_time_eval():  # also where a network is made in a compiled function
-        return np.asarray(jax.vmap(function)(jax.tree.map(jnp.asarray, env.states)))
+        values = jax.vmap(getattr(env.env, name))(jax.tree.map(jnp.asarray, env.states))
+    return Cached(np.asarray(values).astype(kind).view(np.int32))
+
+
+def usual_design(env: AbstractEnv) -> AbstractDesign:
+    """A table where every state is listed, a network elsewhere."""
+    return Table() if isinstance(env, StateSpace) else Network()

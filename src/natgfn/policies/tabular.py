@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..envs.base import AbstractEnv
+from ..envs import AbstractEnv
 from ..statespace import StateSpace, require_space
 from .base import AbstractDesign, AbstractPolicy, masked_softmax
 
@@ -34,13 +34,16 @@ class Tabular(AbstractPolicy):
 
 
 class Table(AbstractDesign):
-    """A table of logits, uniform at first: the paper's tabular experiments."""
+    """A row of logits for each state, uniform at first: the paper's tabular experiments."""
 
     def __call__(
         self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> Tabular:
-        space = require_space(env, "a table")
+        space = require_space(env, "a table", "policies.Network")
         return Tabular(jnp.zeros((space.num_inner, outputs or space.num_actions)))
+
+    def backward(self, env: AbstractEnv, *, key: PRNGKeyArray | None = None) -> Tabular:
+        return Tabular.backward(require_space(env, "a table", "policies.Network"))
 
 
 def forward_table(space: StateSpace, policy: AbstractPolicy) -> Float[Array, "inner actions"]:

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..envs.base import AbstractEnv
-from ..envs.dags import AbstractDags, Dag
+from ..envs import AbstractDags, AbstractEnv, Dag
 from .base import AbstractDesign, AbstractPolicy
 
 CHUNK = 32

@@ -1,141 +1,92 @@
-"""Figures: curves over training, and terminal laws beside their target."""
-
-from __future__ import annotations
+"""Figures of runs: curves over training, and terminal laws beside their target."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-if TYPE_CHECKING:
-    from ..train import Run
 
-COLOURS = {
-    "Euclidean": "#c44e52",
-    "Natural (exact)": "#4c72b0",
-    "Natural (sample)": "#55a868",
-    "Natural (approx)": "#dd8452",
-    "Natural (sample space)": "#8172b3",
-    "Natural (messages)": "#937860",
-    "Wasserstein (reconstructed)": "#da8bc3",
-    "ACE (reconstructed)": "#8c8c8c",
-    "Adam": "#ccb974",
-    "optimum of this P_B": "black",
-}
-
-
-class Panel(NamedTuple):
-    """One axis of a figure of curves."""
-
-    title: str
-    metric: str
-    where: Mapping[str, Any]
-    """Which curves: those whose setting has these values."""
-
-
-def draw_curves(
-    curves: Sequence[Mapping[str, Any]], panels: Sequence[Panel], path: Path, *, columns: int
+def draw_laws(
+    target: Float[np.ndarray, " objects"],
+    laws: Float[np.ndarray, "seeds objects"],
+    steps: Int[np.ndarray, " lines"],
+    metrics: Mapping[str, Float[np.ndarray, "lines seeds"]],
+    path: Path,
 ) -> Path:
-    """A metric over updates for every method: geometric mean, and one deviation in log space."""
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.6 * columns, 2.9 * rows), squeeze=False, layout="constrained"
-    )
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        for curve in curves:
-            if panel.where.items() <= curve["setting"].items():
-                draw_band(axis, curve["steps"], np.array(curve[panel.metric]), curve["method"])
-        axis.set(yscale="log", xlabel="updates")
-        axis.set_title(panel.title, fontsize="medium")
-    share_legend(figure, axes, "outside lower center", columns=columns + 1)
+    """The learned law against the target, object by object, and the divergence over training."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    law = laws.mean(axis=0)
+    ends = [max(min(target.min(), law.min()), 1e-12), max(target.max(), law.max()) * 1.5]
+    left.plot(ends, ends, color="0.7", linewidth=1)
+    left.scatter(target, np.maximum(law, ends[0]), s=8, alpha=0.5)
+    left.set(xscale="log", yscale="log", xlabel="target probability", ylabel="learned probability")
+    for metric, label in (("kl", "KL(q || target)"), ("tv", "total variation")):
+        if metric in metrics:
+            draw_band(right, steps, metrics[metric], label)
+    right.set(yscale="log", xlabel="updates", title=f"{laws.shape[0]} seeds")
+    right.legend()
     return save(figure, path)
 
 
-def share_legend(
-    figure: Figure, axes: np.ndarray, place: Any, *, columns: int = 1, fontsize: str = "small"
+def draw_record(
+    steps: Int[np.ndarray, " lines"],
+    metrics: Mapping[str, Float[np.ndarray, "lines seeds"]],
+    path: Path,
+) -> Path:
+    """Estimates over training: bounds on log Z, the effective share of samples, and the loss."""
+    panels = {
+        "estimates of log Z": ("elbo", "log_z", "learned_log_z", "replayed_eubo"),
+        "shares and correlations": ("effective_share", "pearson", "spearman"),
+        "loss and residuals": ("train_loss", "residual_median", "residual_p90"),
+    }
+    shown = {title: [n for n in names if n in metrics] for title, names in panels.items()}
+    shown = {title: names for title, names in shown.items() if names}
+    figure, axes = plt.subplots(
+        1, len(shown), figsize=(4.2 * len(shown), 3.6), squeeze=False, layout="constrained"
+    )
+    for axis, (title, names) in zip(axes.flat, shown.items(), strict=True):
+        for name in names:
+            known = np.isfinite(metrics[name]).all(axis=1)
+            values = metrics[name][known]
+            (line,) = axis.plot(steps[known], values.mean(axis=1), label=name, linewidth=1.4)
+            if (error := metrics.get(f"{name}_se")) is not None:
+                spread = error[known].mean(axis=1)
+                middle, colour = values.mean(axis=1), line.get_color()
+                axis.fill_between(
+                    steps[known], middle - spread, middle + spread, color=colour, alpha=0.2
+                )
+        axis.set(xlabel="updates", yscale="log" if title.startswith("loss") else "linear")
+        axis.set_title(title, fontsize="medium")
+        axis.legend(fontsize="small")
+    return save(figure, path)
+
+
+def draw_band(
+    axis: Axes,
+    steps: Sequence[int] | Int[np.ndarray, " lines"],
+    values: Float[np.ndarray, "lines seeds"],
+    label: str,
+    colour: str | None = None,
 ) -> None:
-    """One legend for all axes, with a line for each label that any of them has."""
-    lines = {str(line.get_label()): line for axis in axes.flat for line in axis.get_lines()}
-    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
-    figure.legend(list(lines.values()), list(lines), loc=place, ncols=columns, fontsize=fontsize)
-
-
-def draw_band(axis: Axes, steps: Sequence[int], values: np.ndarray, label: str) -> None:
-    """Geometric mean of `[evaluations, seeds]`, with one standard deviation of the logarithm."""
-    logs = np.log(np.maximum(values, 1e-14))
+    """Geometric mean over seeds, with one standard deviation of the logarithm."""
+    known = ~np.isnan(values).any(axis=1)
+    logs = np.log(np.maximum(values[known], 1e-14))
     mean, spread = logs.mean(axis=1), logs.std(axis=1)
-    (line,) = axis.plot(steps, np.exp(mean), label=label, color=COLOURS.get(label), linewidth=1.4)
+    steps = np.asarray(steps)[known]
+    (line,) = axis.plot(steps, np.exp(mean), label=label, color=colour, linewidth=1.4)
     axis.fill_between(
         steps, np.exp(mean - spread), np.exp(mean + spread), alpha=0.2, color=line.get_color()
     )
-
-
-def draw_training(
-    panels: Mapping[str, Mapping[str, tuple[Sequence[int], np.ndarray]]],
-    label: str,
-    path: Path,
-    *,
-    columns: int,
-    log: bool,
-    mark: int | None = None,
-) -> Path:
-    """A metric `[evaluations, seeds]` over updates, mean and deviation, with a dot at `mark`."""
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(5 * columns, 3.8 * rows), squeeze=False, layout="constrained"
-    )
-    for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):
-        for name, (steps, values) in lines.items():
-            mean, spread = values.mean(axis=1), values.std(axis=1)
-            (line,) = axis.plot(steps, mean, label=name, linewidth=1.4)
-            colour = line.get_color()
-            axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.15)
-            if mark is not None and mark in steps:
-                axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
-        axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
-        axis.set_title(title, fontsize="medium")
-        if lines:
-            axis.legend(fontsize="x-small")
-    return save(figure, path)
-
-
-def draw_direction_errors(points: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    r"""True direction errors of surrogates against $\rho_\lambda$, under the theorem's limit."""
-    dampings = sorted({point["damping"] for point in points})
-    figure, axes = plt.subplots(
-        1, len(dampings), figsize=(4 * len(dampings), 3.4), squeeze=False, layout="constrained"
-    )
-    sizes = sorted({point["size"] for point in points if point["surrogate"] == "sampled"})
-    for axis, damping in zip(axes.flat, dampings, strict=True):
-        chosen = [point for point in points if point["damping"] == damping]
-        for point in chosen:
-            if point["surrogate"] == "factorised":
-                axis.scatter(point["rho"], point["fisher"], marker="*", s=90, label="factorised",
-                             color="#dd8452", zorder=3)  # fmt: skip
-            elif point["law"] == "on-policy":
-                shade = sizes.index(point["size"]) / max(1, len(sizes) - 1)
-                colour = plt.get_cmap("viridis")(shade * 0.95)
-                label = f"N={point['size']}" if point["size"] in (sizes[0], sizes[-1]) else None
-                axis.scatter(point["rho"], point["fisher"], s=8, color=colour, label=label)
-        largest = max(max(point["rho"]) for point in chosen)
-        smallest = min(min(point["rho"]) for point in chosen)
-        rho = np.geomspace(smallest / 2, 0.995, 200)
-        axis.plot(rho, rho / (1 - rho), color="black", linewidth=1, label="limit")
-        axis.axvline(1, color="black", linestyle=":", linewidth=1)
-        axis.set(xscale="log", yscale="log", xlabel=r"$\rho_\lambda$", xlim=(None, 1.5 * largest))
-        axis.set(ylabel="relative direction error")
-        axis.set_title(f"damping {damping:g}", fontsize="medium")
-        axis.legend(fontsize="small")
-    return save(figure, path)
 
 
 def draw_relative_errors(panels: Mapping[str, tuple[Sequence[Any], str]], path: Path) -> Path:
@@ -159,41 +110,6 @@ def draw_relative_errors(panels: Mapping[str, tuple[Sequence[Any], str]], path: 
     return save(figure, path)
 
 
-def draw_bars(
-    rows: Mapping[str, Mapping[str, Mapping[str, float]]], metrics: Sequence[str], path: Path
-) -> Path:
-    """Final metrics of every method, with one standard deviation."""
-    figure, axes = plt.subplots(
-        1, len(metrics), figsize=(2.6 * len(metrics) + 1.6, 3.2), sharey=True, layout="constrained"
-    )
-    names = list(rows)[::-1]
-    for axis, metric in zip(axes, metrics, strict=True):
-        values = [rows[name][metric] for name in names]
-        colours = [COLOURS.get(name, "0.6") for name in names]
-        axis.barh(
-            names, [v["mean"] for v in values], xerr=[v["std"] for v in values], color=colours
-        )
-        axis.set_title("modes, half of due" if metric == "half" else metric.upper())
-    return save(figure, path)
-
-
-def draw_heat_maps(laws: Mapping[str, np.ndarray], side: int, path: Path) -> Path:
-    """A figure of `heat_maps`, at most five in a row."""
-    columns = min(len(laws), 5)
-    rows = -(-len(laws) // columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(2.5 * columns + 0.6, 2.6 * rows),
-        squeeze=False,
-        layout="constrained",
-    )
-    heat_maps(figure, axes.ravel(), laws, side)
-    for axis in axes.flat[len(laws) :]:
-        axis.axis("off")
-    return save(figure, path)
-
-
 def heat_maps(figure: Figure, axes: Any, laws: Mapping[str, np.ndarray], side: int) -> None:
     """Laws over the cells of a square grid, the target first, on one logarithmic colour scale."""
     target = next(iter(laws.values()))
@@ -205,21 +121,6 @@ def heat_maps(figure: Figure, axes: Any, laws: Mapping[str, np.ndarray], side: i
         axis.set(title=name, xticks=[], yticks=[])
     bar = ScalarMappable(norm, "viridis")
     figure.colorbar(bar, ax=axes, shrink=0.8, label="probability")
-
-
-def draw_run(run: Run, path: Path) -> Path:
-    """The learned law against the target, object by object, and the divergence over training."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    target, law = np.exp(run.space.log_target), run.laws.mean(axis=0)
-    ends = [max(min(target.min(), law.min()), 1e-12), max(target.max(), law.max()) * 1.5]
-    left.plot(ends, ends, color="0.7", linewidth=1)
-    left.scatter(target, np.maximum(law, ends[0]), s=8, alpha=0.5)
-    left.set(xscale="log", yscale="log", xlabel="target probability", ylabel="learned probability")
-    for metric, label in (("kl", "KL(q || target)"), ("tv", "total variation")):
-        draw_band(right, run.steps.tolist(), run.metrics[metric], label)
-    right.set(yscale="log", xlabel="updates", title=f"{run.laws.shape[0]} seeds")
-    right.legend()
-    return save(figure, path)
 
 
 def save(figure: Any, path: Path) -> Path:

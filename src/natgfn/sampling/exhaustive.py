@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..statespace import StateSpace
-from .rollout import Trajectories
+from .trajectories import Trajectories
 
 _MOST = 100_000
 

@@ -23,8 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
-from ..policies import MLP, masked_softmax
-from ..policies.network import Look
+from ..policies import MLP, Look, masked_softmax
 from .base import AbstractSolver, require_positive
 from .live import on_live_rows
 
@@ -218,7 +217,7 @@ def covariance_root(probs: Float[Array, "n actions"]) -> Float[Array, "_ n actio
 
 def _first_inputs(first, states) -> Inputs:
     if isinstance(first, Look):
-        return _append(jnp.asarray(first.tokens)[states], len(first.rows))
+        return _append(jax.vmap(first.tokens)(states), len(first.rows))
     return _append(jax.vmap(first.features)(states), 1)
 
 

@@ -2,17 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, UInt64
 
-from ..envs.base import AbstractEnv, HasModes, State
+from ..envs import AbstractEnv, HasModes, State
+from .rows import Numbers, describe, pack, unpack
 from .space import StateSpace
 
 _BATCH = 2**16
+_CHILDREN = 2**16  # of one block: fewer are mostly overhead, more delay the end of a hopeless walk
+_CHILD_BYTES = 2**24
+
+
+class TooManyStates(ValueError):
+    """An environment has more states than are to be listed."""
 
 
 def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace:
@@ -23,9 +30,9 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
         max_states: where to give up.
 
     Raises:
-        ValueError: the graph has a cycle, a dead end, an action that merges two parents,
-            more than `max_states` states, or a reward that is not a number; the message
-            names the state.
+        TooManyStates: there are more than `max_states`; said as soon as so many were found.
+        ValueError: the graph has a cycle, a dead end, an action that merges two parents, or
+            a reward that is not a number; the message names the state.
     """
     if isinstance(env, StateSpace):
         return env
@@ -40,11 +47,13 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
     inner[source] = True
     # By level, as the dynamic programme needs it, and within one in the order of the states'
     # own numbers, as a person expects it; terminal states in that order throughout.
-    order = np.lexsort((*rows.T[::-1], level * inner, ~inner))
+    states = unpack(env, rows)
+    order = np.lexsort((*_columns(states)[::-1], level * inner, ~inner))
     number = np.empty(num_states, np.int32)
     number[order] = np.arange(num_states, dtype=np.int32)
     source, target = number[source], number[target]
-    rows, level, num_inner = rows[order], level[order], int(inner.sum())
+    states = jax.tree.map(lambda x: x[order], states)
+    level, num_inner = level[order], int(inner.sum())
 
     child = np.full((num_inner, num_actions), -1, np.int32)
     child[source, action] = target
@@ -52,13 +61,12 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
     parent[target, action] = source
     clash = parent[target, action] != source
     if clash.any():
-        at, by = target[clash][0], action[clash][0]
+        at, by = order[target[clash][0]], action[clash][0]
         raise ValueError(
             f"action {by} leads from two states to {describe(env, rows[at])}: `undo` cannot "
             "tell them apart; give the two moves different actions"
         )
 
-    states = _unpack(env, rows)
     terminals = jax.tree.map(lambda x: x[num_inner:], states)
     log_rewards = _log_rewards(env, terminals)
     size, chunks = _chunks(np.bincount(level[:num_inner]))
@@ -81,12 +89,6 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
     )
 
 
-def describe(env: AbstractEnv, row: Int[np.ndarray, " columns"]) -> str:
-    """One packed state as a person would write it."""
-    state = jax.tree.map(lambda x: x[0].tolist(), _unpack(env, row[None]))
-    return repr(state)
-
-
 def _walk(env: AbstractEnv, max_states: int):
     """Breadth-first search: packed states by discovery, and (source, action, target) edges."""
 
@@ -96,45 +98,40 @@ def _walk(env: AbstractEnv, max_states: int):
         return children, env.forward_mask(state), env.is_terminal(state)
 
     expand = jax.jit(jax.vmap(expand))
-    frontier = _pack(jax.tree.map(lambda x: np.asarray(x)[None], env.init()))
-    found = [frontier]
-    known_keys, known_ids = _hash(frontier), np.zeros(1, np.int64)
-    rows_so_far, edges = frontier, []
-    first = 0
-    while len(frontier):
-        children, mask, terminal = _batched(expand, _unpack(env, frontier), len(frontier))
+    init = pack(jax.tree.map(lambda x: np.asarray(x)[None], env.init()))
+    numbers, edges = Numbers(init.shape[1]), []
+    numbers.of(init)
+    most, first = _block(env), 0
+    while first < len(numbers):
+        block = numbers.rows[first : first + most]
+        children, mask, terminal = _padded(expand, unpack(env, block), len(block), most)
         if (dead := ~terminal & ~mask.any(1)).any():
             raise ValueError(
-                f"no action is valid in {describe(env, frontier[dead][0])}, which is not "
+                f"no action is valid in {describe(env, block[dead][0])}, which is not "
                 "terminal: every construction must be able to end"
             )
         here, action = np.nonzero(mask & ~terminal[:, None])
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), children)
-        rows = _pack(flat)[here * env.num_actions + action]
-        keys, index, inverse = np.unique(_hash(rows), return_index=True, return_inverse=True)
-        unique = rows[index]
-        place = np.minimum(np.searchsorted(known_keys, keys), len(known_keys) - 1)
-        old = known_keys[place] == keys
-        ids = np.where(old, known_ids[place], 0)
-        ids[~old] = len(rows_so_far) + np.arange((~old).sum())
-        _check_hash(unique[inverse], rows)
-        _check_hash(rows_so_far[ids[old]], unique[old])
-        edges.append((first + here, action, ids[inverse]))
-
-        first = len(rows_so_far)
-        frontier = unique[~old]
-        found.append(frontier)
-        rows_so_far = np.concatenate(found)
-        if len(rows_so_far) > max_states:
-            raise ValueError(
+        target = numbers.of(pack(jax.tree.map(itemgetter((here, action)), children)))
+        if len(numbers) > max_states:
+            raise TooManyStates(
                 f"more than {max_states:,} states: too many to enumerate; use a smaller "
                 "instance, or raise max_states"
             )
-        known_keys = np.concatenate([known_keys, keys[~old]])
-        known_ids = np.concatenate([known_ids, ids[~old]])
-        order = np.argsort(known_keys, kind="stable")
-        known_keys, known_ids = known_keys[order], known_ids[order]
-    return rows_so_far, tuple(np.concatenate(column) for column in zip(*edges, strict=True))
+        edges.append((first + here, action, target))
+        first += len(block)
+    return numbers.rows, tuple(np.concatenate(column) for column in zip(*edges, strict=True))
+
+
+def _block(env: AbstractEnv) -> int:
+    """How many states to expand together: as many as have no more children than fit a block."""
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(env.init)))
+    return max(1, min(_CHILDREN, _CHILD_BYTES // size) // env.num_actions)
+
+
+def _columns(states: State) -> list[np.ndarray]:
+    """Each number that a state consists of, for all states."""
+    flat = [x.reshape(len(x), int(np.prod(x.shape[1:]))) for x in jax.tree.leaves(states)]
+    return [column for leaf in flat for column in leaf.T]
 
 
 def _levels(env: AbstractEnv, rows: np.ndarray, source: np.ndarray, target: np.ndarray):
@@ -215,43 +212,16 @@ def _log_rewards(env: AbstractEnv, terminals: State) -> np.ndarray:
 def _batched(function: Callable[[State], Any], states: State, count: int) -> Any:
     """`function` over all states, in batches of few distinct sizes (so few compilations)."""
 
-    def one_batch(start: int, size: int) -> Any:
-        padding = (1 << (size - 1).bit_length()) - size
-        part = jax.tree.map(lambda x: x[start : start + size], states)
-        part = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[:1], padding, 0)]), part)
-        return jax.tree.map(lambda x: np.asarray(x)[:size], function(part))
+    def one_batch(start: int) -> Any:
+        part = jax.tree.map(lambda x: x[start : start + _BATCH], states)
+        size = min(_BATCH, count - start)
+        return _padded(function, part, size, 1 << (size - 1).bit_length())
 
-    results = [one_batch(start, min(_BATCH, count - start)) for start in range(0, count, _BATCH)]
+    results = [one_batch(start) for start in range(0, count, _BATCH)]
     return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
 
-def _pack(states: State) -> Int[np.ndarray, "states columns"]:
-    leaves = [np.asarray(x) for x in jax.tree.leaves(states)]
-    if any(not (np.issubdtype(x.dtype, np.integer) or x.dtype == bool) for x in leaves):
-        raise ValueError("a state must be made of integer or boolean arrays to be enumerated")
-    columns = [x.reshape(len(x), int(np.prod(x.shape[1:]))) for x in leaves]
-    return np.concatenate(columns, axis=1, dtype=np.int64, casting="unsafe")
-
-
-def _unpack(env: AbstractEnv, rows: Int[np.ndarray, "states columns"]) -> State:
-    shapes, structure = jax.tree.flatten(jax.eval_shape(env.init))
-    ends = np.cumsum([int(np.prod(x.shape)) for x in shapes])
-    columns = np.split(rows, ends[:-1], axis=1)
-    leaves = [c.reshape(-1, *x.shape).astype(x.dtype) for c, x in zip(columns, shapes, strict=True)]
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _hash(rows: Int[np.ndarray, "states columns"]) -> UInt64[np.ndarray, " states"]:
-    """64 well-mixed bits a row (the finaliser of splitmix64 after each column)."""
-    key = np.zeros(len(rows), np.uint64)
-    for column in rows.T.astype(np.uint64):
-        key = (key ^ column) + np.uint64(0x9E3779B97F4A7C15)
-        key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        key = key ^ (key >> np.uint64(31))
-    return key
-
-
-def _check_hash(expected: np.ndarray, rows: np.ndarray) -> None:
-    if not np.array_equal(expected, rows):
-        raise RuntimeError("two states have the same 64-bit hash; reorder the state's leaves")
+def _padded(function: Callable[[State], Any], states: State, count: int, size: int) -> Any:
+    """`function` over `count` states, computed for `size` of them."""
+    full = jax.tree.map(lambda x: np.concatenate([x, np.repeat(x[:1], size - count, 0)]), states)
+    return jax.tree.map(lambda x: np.asarray(x)[:count], function(full))

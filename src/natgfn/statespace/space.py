@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..envs.base import AbstractEnv, Action, State
+from ..envs import AbstractEnv, Action, State
 
 
 class StateSpace(AbstractEnv):
@@ -118,11 +118,11 @@ class StateSpace(AbstractEnv):
         return jnp.asarray(self.log_rewards)[state - self.num_inner]
 
 
-def require_space(env: AbstractEnv, what: str) -> StateSpace:
-    """`env`, if it has been enumerated."""
+def require_space(env: AbstractEnv, what: str, instead: str = "occupancy.Sampled") -> StateSpace:
+    """`env`, if it has been enumerated; else a line that names what works without."""
     if isinstance(env, StateSpace):
         return env
     raise ValueError(
-        f"{what} needs every state; enumerate the environment first "
-        "(natgfn.statespace.enumerate_states), or use occupancy.Sampled"
+        f"{what} needs every state, and {type(env).__name__} is not enumerated: use {instead}, or "
+        "insist on a list of states with enumerate=True"
     )

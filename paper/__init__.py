@@ -1,0 +1,7 @@
+"""The paper: its experiments, its statements, and the rules of its studies.
+
+Not part of the installed library. `natgfn reproduce NAME` runs an experiment in a checkout.
+"""
+
+from .experiments import EXPERIMENTS as EXPERIMENTS
+from .experiments import reproduce as reproduce

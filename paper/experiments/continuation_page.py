@@ -1,0 +1,228 @@
+"""Tables and figures of paired continuations, with the paper's rows and the exact posterior."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from natgfn.dag.figure import draw_graphs
+
+from ..figures import draw_bars, draw_training
+from ..tables import made_by, table
+from .continuation import CURVES, FISHER, METHODS, NETWORKS
+
+EXACT = "exact posterior"
+PROGRESS = {"loss": "loss AUC", "median": "median AUC", "p90": "P90 AUC"}
+SAFEGUARDS = {
+    "rejected": "not finite",
+    "refused": "refused",
+    "cg": "CG residual",
+    "divergence": "statewise KL",
+}
+STRUCTURE = {
+    "shd": "E-SHD",
+    "shd_once": "E-SHD, reversal once",
+    "auprc": "dir. AUPRC",
+    "auroc": "dir. AUROC",
+    "skeleton_auprc": "skel. AUPRC",
+    "skeleton_auroc": "skel. AUROC",
+    "edges": "mean edges",
+}
+DISTANCE = {
+    "largest_error_of_a_marginal": "worst edge",
+    "mean_error_of_a_marginal": "mean edge",
+    "expected_edges_error": "mean edges",
+    "expected_log_reward_error": "E[log R]",
+    "log_z_error": "log Z, estimated",
+    "learned_log_z_error": "log Z, learned",
+}
+TO = "updates to 0.75"
+
+
+class Paper(NamedTuple):
+    """What the paper prints."""
+
+    rows: Mapping[str, Mapping[str, str]]
+    """By method, then by the names of our columns."""
+    differences: Mapping[str, str]
+    """Of the loss AUC, Damped Fisher minus another."""
+
+
+def relative(run: Mapping[str, Any], curve: str) -> Float[np.ndarray, " looks"]:
+    """A curve in units of its beginning."""
+    return np.array(run[curve]) / run[curve][0]
+
+
+def area(run: Mapping[str, Any], curve: str) -> float:
+    """The mean of a relative curve over the updates."""
+    return float(np.trapezoid(relative(run, curve), run["steps"]) / run["steps"][-1])
+
+
+def updates_to(run: Mapping[str, Any], level: float = 0.75) -> float:
+    """When the relative loss first falls below a level, between looks too; infinity if never."""
+    curve = relative(run, "loss")
+    below = np.flatnonzero(curve <= level)
+    if not below.size:
+        return float("inf")
+    after = below[0]  # not the first: there the curve is 1
+    share = (curve[after - 1] - level) / (curve[after - 1] - curve[after])
+    steps = run["steps"]
+    return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
+
+
+def page(results: Mapping[str, Any], paper: Paper) -> str:
+    """All tables, with the paper's rows."""
+    sections = [
+        f"# {results['experiment']}, {results['scale']} scale",
+        results["about"],
+        f"{made_by(results)} Mean ± standard error over the seeds; the paper's rows in italics.",
+    ]
+    for network, variant, runs in _groups(results):
+        cases = [case for case in results["cases"] if case["variant"] == variant]
+        sections += [
+            f"## {_title(network, variant)}",
+            "Progress on the probe. `not finite` and `refused` count updates that were not taken, "
+            "the latter because no length of them was within the bound on the divergence.",
+            _progress(runs, paper),
+            "Final samples, compared with the reference graph.",
+            _structure(runs, cases, paper),
+            "Final samples, compared with the exact posterior: differences of probabilities of "
+            "edges, and of means.",
+            _distance(runs),
+            f"Loss AUC, {FISHER} minus another rule, paired by seed.",
+            _differences(runs, paper),
+        ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _groups(
+    results: Mapping[str, Any],
+) -> Iterator[tuple[str, str, dict[str, list[Mapping[str, Any]]]]]:
+    """The runs of each network on each variant, by method."""
+    for network in NETWORKS:
+        for variant in dict.fromkeys(case["variant"] for case in results["cases"]):
+            runs = {
+                name: [
+                    run
+                    for run in results["runs"]
+                    if (run["network"], run["variant"], run["method"]) == (network, variant, name)
+                ]
+                for name in METHODS
+            }
+            runs = {name: sorted(of, key=lambda r: r["seed"]) for name, of in runs.items() if of}
+            if runs:
+                yield network, variant, runs
+
+
+def _title(network: str, variant: str) -> str:
+    return f"{network}, {variant}" if variant else network
+
+
+def _progress(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> str:
+    body = []
+    for name, of in runs.items():
+        last = of[0]["steps"][-1]
+        times = [updates_to(run) for run in of]
+        reached = _mean(times) if np.all(np.isfinite(times)) else f"> {last} in some"
+        cells = [_mean([area(run, curve) for run in of]) for curve in PROGRESS]
+        guards = [_mean([float(run[key]) for run in of if key in run]) for key in SAFEGUARDS]
+        body.append([name, str(len(of)), *cells, reached, *guards])
+        body += _printed(name, paper, ["", *PROGRESS.values(), TO, *SAFEGUARDS.values()])
+    return table(["method", "seeds", *PROGRESS.values(), TO, *SAFEGUARDS.values()], body)
+
+
+def _structure(
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
+    cases: Sequence[Mapping[str, Any]],
+    paper: Paper,
+) -> str:
+    body = []
+    for name, of in {EXACT: cases, **runs}.items():
+        body.append([name, *(_mean([x["final"][key] for x in of]) for key in STRUCTURE)])
+        body += _printed(name, paper, list(STRUCTURE.values()))
+    return table(["method", *STRUCTURE.values()], body)
+
+
+def _distance(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    body = [
+        [name, *(_mean([run["final"][key] for run in of]) for key in DISTANCE)]
+        for name, of in runs.items()
+    ]
+    return table(["method", *DISTANCE.values()], body)
+
+
+def _differences(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> str:
+    """Paired by seed, and whether their sign is the paper's."""
+    body = []
+    for rival in runs:
+        pairs = [
+            area(run, "loss") - area(other, "loss")
+            for run in runs.get(FISHER, ())
+            for other in runs[rival]
+            if rival != FISHER and run["seed"] == other["seed"]
+        ]
+        if not pairs:
+            continue
+        printed = paper.differences.get(rival, "")
+        agrees = ""
+        if printed:
+            agrees = "yes" if (np.mean(pairs) < 0) == printed.startswith("-") else "**no**"
+        body.append([f"minus {rival}", str(len(pairs)), _mean(pairs), printed, agrees])
+    return table(["difference", "seeds", "ours", "paper", "same sign"], body)
+
+
+def _printed(name: str, paper: Paper, columns: Sequence[str]) -> list[list[str]]:
+    """The paper's row of a method, if it has numbers for these columns."""
+    cells = [paper.rows.get(name, {}).get(column, "") for column in columns]
+    return [[f"*{name}*", *cells]] if any(cells) else []
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Mean and standard error."""
+    if not values:
+        return ""
+    text = f"{np.mean(values):.3g}"
+    if len(values) == 1:
+        return text
+    return f"{text} ± {np.std(values, ddof=1) / len(values) ** 0.5:.2g}"
+
+
+def figures(results: Mapping[str, Any], out: Path, stem: str, reference: str) -> list[Path]:
+    """Progress, final diagnostics, and posteriors as graphs beside the reference."""
+    drawn = []
+    for network, variant, runs in _groups(results):
+        name = f"{stem}.{_title(network, variant).replace(', ', '.').replace(' ', '_').lower()}"
+        panels = {
+            title: {
+                method: (of[0]["steps"], np.array([relative(run, curve) for run in of]).T)
+                for method, of in runs.items()
+            }
+            for curve, title in zip(CURVES, ("Huber loss", "median |δ|", "P90 |δ|"), strict=True)
+        }
+        label, path = "relative to the checkpoint", out / f"{name}.convergence.png"
+        drawn.append(draw_training(panels, label, path, columns=len(panels), log=False))
+        cases = [case for case in results["cases"] if case["variant"] == variant]
+        rows = {
+            method: {
+                title: {
+                    "mean": float(np.mean([x["final"][key] for x in of])),
+                    "std": float(np.std([x["final"][key] for x in of])),
+                }
+                for key, title in STRUCTURE.items()
+                if key in ("shd", "auprc", "skeleton_auprc", "edges")
+            }
+            for method, of in {EXACT: cases, **runs}.items()
+        }
+        drawn.append(draw_bars(rows, list(rows[EXACT]), out / f"{name}.diagnostics.png"))
+        first = cases[0]
+        frame = partial(pd.DataFrame, index=first["names"], columns=first["names"])
+        laws = {reference: frame(first["truth"]), EXACT: frame(first["marginals"])}
+        for method, of in runs.items():
+            if of[0]["seed"] == first["seed"]:
+                laws[method] = frame(of[0]["marginals"])
+        drawn.append(draw_graphs(laws, out / f"{name}.graphs.png"))
+    return drawn

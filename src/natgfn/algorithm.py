@@ -1,0 +1,213 @@
+"""Algorithm 1 as one compiled step: sample, evaluate, precondition, update."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
+
+from .envs import AbstractEnv, CountsModes, State
+from .objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
+from .optim import AbstractRule
+from .policies import Flow
+from .sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
+from .sources import AbstractSource, Fresh
+from .statespace import StateSpace
+
+_MEMORY = 0x3E3
+"""Sets the keys of what a source remembers apart from those of training."""
+
+
+class TrainState(eqx.Module):
+    """Everything a run needs to go on; what is not here cannot change a result."""
+
+    flow: Flow
+    optimiser: PyTree
+    memory: PyTree
+    """What the source of trajectories remembers."""
+    visited: Bool[Array, " objects"] | Bool[Array, " modes"] | None
+    """Which objects training has drawn so far, where they have been enumerated; else which modes
+    it has found, where the environment lists them (`envs.CountsModes`)."""
+    key: UInt32[Array, "2"]
+    step: Int[Array, ""]
+    rejected: Int[Array, ""]
+    """How many steps would have produced a NaN or an infinity, and were not taken."""
+
+
+class StepInfo(NamedTuple):
+    """What a person wants to see of a step; nothing of it is carried on."""
+
+    loss: Float[Array, ""]
+    accepted: Bool[Array, ""]
+
+
+class Algorithm(eqx.Module):
+    r"""Damped natural-gradient training (`alg:natgrad_gflownet`), or any other update rule.
+
+    Attributes:
+        env: the environment, enumerated or not.
+        rule: how a batch becomes an update.
+        objective: what is minimised.
+        proposal: $\mu$, which draws new trajectories.
+        source: where the trajectories of an update come from: rollouts, replay, a teacher.
+        reference: $\nu$, over which the objective is averaged; None for the proposal.
+        weighting: how ratios of laws become weights.
+        batch: trajectories an update.
+    """
+
+    env: AbstractEnv
+    rule: AbstractRule
+    objective: AbstractObjective = TrajectoryBalance()
+    proposal: AbstractProposal = OnPolicy()
+    source: AbstractSource = Fresh()
+    reference: AbstractProposal | None = None
+    weighting: Weighting = Weighting()
+    batch: int = 128
+
+    def with_traced_numbers(self) -> "Algorithm":
+        """The same, with rates and dampings as values of the compiled program, not parts of it."""
+        traced = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, self)
+        return eqx.tree_at(lambda a: a.env, traced, self.env)
+
+    def init(self, flow: Flow, seed: int) -> TrainState:
+        params = eqx.filter(flow, eqx.is_inexact_array)
+        key = jax.random.key(seed)
+        return TrainState(
+            flow=flow,
+            optimiser=self.rule.transform().init(params),
+            memory=self.source.init(self.env, flow, key=jax.random.fold_in(key, _MEMORY)),
+            visited=_nothing_visited(self.env),
+            key=jax.random.key_data(key),
+            step=jnp.array(0),
+            rejected=jnp.array(0),
+        )
+
+    def draw(self, flow: Flow, key: PRNGKeyArray) -> Batch:
+        """Sample new trajectories and evaluate them."""
+        paths = rollout(self.env, flow.forward, self.proposal, self.batch, key=key)
+        return self.evaluate(flow, paths)
+
+    def evaluate(self, flow: Flow, paths: Trajectories) -> Batch:
+        return evaluate(
+            self.objective,
+            self.env,
+            flow,
+            paths,
+            proposal=self.proposal,
+            reference=self.reference,
+            weighting=self.weighting,
+        )
+
+    def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
+        """One update, rejected as a whole if any number that it changes would not be finite."""
+        with jax.default_matmul_precision("highest"):
+            return self._step(state)
+
+    def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
+        key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))
+        flow, of_draws = state.flow, (self.env, state.flow, self.proposal, self.batch)
+        new_key = jax.random.fold_in(sample_key, _MEMORY)
+        memory = self.source.gather(*of_draws, state.memory, key=new_key)
+        paths = self.source.draw(*of_draws, memory, state.step, key=sample_key)
+        batch = self.evaluate(flow, paths)
+        batch = self.source.weigh(flow, batch, memory, state.step)
+        params, static = eqx.partition(flow, eqx.is_inexact_array)
+        gradient: Any = batch.gradient()
+        context = self.rule.context(self.env, flow, batch) | {"step": state.step}
+        updates, optimiser = self.rule.transform().update(
+            gradient, state.optimiser, params, **context
+        )
+        memory = self.source.learn(self.env, batch, memory, state.step)
+        proposed = (eqx.apply_updates(params, updates), optimiser, memory)
+        accepted = all_finite(proposed)
+        params, optimiser, memory = jax.tree.map(
+            lambda new, old: jnp.where(accepted, new, old) if eqx.is_array(new) else new,
+            proposed,
+            (params, state.optimiser, state.memory),
+        )
+        new_state = TrainState(
+            flow=eqx.combine(params, static),
+            optimiser=optimiser,
+            memory=memory,
+            visited=_visit(self.env, state.visited, paths.last),
+            key=jax.random.key_data(key),
+            step=state.step + 1,
+            rejected=state.rejected + ~accepted,
+        )
+        return new_state, StepInfo(batch.loss, accepted)
+
+
+def _nothing_visited(env: AbstractEnv) -> Bool[Array, " n"] | None:
+    if isinstance(env, StateSpace):
+        return jnp.zeros(env.num_terminal, bool)
+    return jnp.zeros(env.num_modes, bool) if isinstance(env, CountsModes) else None
+
+
+def _visit(
+    env: AbstractEnv, visited: Bool[Array, " n"] | None, ends: State
+) -> Bool[Array, " n"] | None:
+    """What has been visited after trajectories to these terminal states."""
+    if visited is None:
+        return None
+    if isinstance(env, StateSpace):
+        return visited.at[ends - env.num_inner].set(True)
+    assert isinstance(env, CountsModes)
+    return visited | jnp.any(jax.vmap(env.finds)(ends), axis=0)
+
+
+def discovered(env: AbstractEnv, states: TrainState) -> Int[np.ndarray, " seeds"] | None:
+    """How many modes the training of each seed has drawn so far; None if that is not known."""
+    if states.visited is None:
+        return None
+    visited = np.asarray(states.visited)
+    return np.sum(visited & env.modes if isinstance(env, StateSpace) else visited, axis=1)
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+
+
+@eqx.filter_jit(donate="all-except-first")
+def advance(
+    algorithm: Algorithm, states: TrainState, count: Int[Array, ""]
+) -> tuple[TrainState, Float[Array, " seeds"]]:
+    """`count` updates of every seed, one seed after the other; also the mean loss of each.
+
+    The count is a value, not a shape: a run is compiled once, whatever its chunks. Seeds side
+    by side under `vmap` would be up to a third faster for tables, but several times slower
+    for networks, and would turn every branch and early exit into doing all of the work.
+    """
+    dynamic, static = eqx.partition(states, eqx.is_array)
+
+    def one_seed(dynamic):
+        def update(_, carry):
+            dynamic, total = carry
+            state, info = algorithm.step(eqx.combine(dynamic, static))
+            return eqx.filter(state, eqx.is_array), total + info.loss
+
+        dynamic, total = jax.lax.fori_loop(0, count, update, (dynamic, jnp.array(0.0)))
+        return dynamic, total / count
+
+    dynamic, losses = jax.lax.map(one_seed, dynamic)
+    return eqx.combine(dynamic, static), losses
+
+
+def stack_seeds(make: Callable[[int], TrainState], seeds: list[int]) -> TrainState:
+    """The states of all seeds along a leading axis."""
+
+    def stack(*leaves):
+        if not eqx.is_array(leaves[0]):
+            return leaves[0]
+        # Naming the type makes it strong: a weak one would be compiled for again later.
+        return jnp.stack(leaves).astype(leaves[0].dtype)
+
+    return jax.tree.map(stack, *(make(seed) for seed in seeds))
+
+
+def of_seed(tree: PyTree, seed: int) -> Any:
+    """One seed of what `stack_seeds` has put together."""
+    return jax.tree.map(lambda x: x[seed] if eqx.is_array(x) else x, tree)

@@ -1,0 +1,5 @@
+"""`python -m natgfn.cli`, the same as `natgfn`."""
+
+from .main import main
+
+main()

@@ -1,0 +1,331 @@
+"""The command line: one thin function a command.
+
+Bad input is one line on standard error and exit code 2; a check, benchmark or examination
+that fails has exit code 1; an interrupted run says how to go on and has exit code 130.
+"""
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from ..errors import NatgfnError
+from .checkout import from_checkout
+from .dag import app as dag
+from .interrupt import interruptible
+
+if TYPE_CHECKING:
+    from ..training import Setup
+
+Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
+
+
+class _OneLineErrors(TyperGroup):
+    """Turns errors that a person can act on into a line without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (NatgfnError, ValueError, OSError) as error:
+            if isinstance(error, ValueError) and not _is_ours(error):
+                raise
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(2) from error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether natgfn raised it itself; other errors are bugs, and keep their traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return False
+    module = trace.tb_frame.f_globals["__name__"]
+    return module.partition(".")[0] in ("natgfn", "paper", "benchmarks")
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    help="GFlowNets trained by natural gradient.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(dag, name="dag")
+
+
+def main() -> None:
+    """The entry point."""
+    app()
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        from ..training import versions
+
+        typer.echo(f"natgfn {versions()['natgfn']}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(out: Out = None) -> None:
+    """Natural against Euclidean on a small grid: a table and a picture, in a minute."""
+    from .demo import run_demo
+
+    run_demo(out or Path("demo"))
+
+
+@app.command("list")
+def list_everything() -> None:
+    """Everything that can be configured, and every experiment and benchmark."""
+    from ..training import catalogue, fields
+
+    table = Table("setting", "name", "what it is", "parameters", box=None, pad_edge=False)
+    for where, choices in catalogue():
+        for row, (name, make) in enumerate(choices.items()):
+            shown = "\n".join(_default(p) for p in fields(make).values())
+            about = Text(_summary(make))
+            table.add_row(where if row == 0 else "", Text(name), about, Text(shown))
+    for command, (package, entries) in _IN_CHECKOUT.items():
+        try:
+            found = getattr(from_checkout(package, command), entries)
+        except NatgfnError:
+            continue
+        for row, (name, thing) in enumerate(found.items()):
+            table.add_row(f"natgfn {command}" if row == 0 else "", name, Text(_summary(thing)))
+    _console().print(table)
+
+
+_IN_CHECKOUT = {
+    "reproduce": ("paper", "EXPERIMENTS"),
+    "bench": ("benchmarks", "BENCHMARKS"),
+}
+"""What each command takes, and where a checkout has it."""
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return (
+        parameter.name
+        if parameter.default is parameter.empty
+        else str(parameter.replace(annotation=parameter.empty))
+    )
+
+
+def _summary(thing: Any) -> str:
+    first = (inspect.getdoc(thing) or "").partition("\n")[0]
+    # Formulas as a terminal can show them.
+    return re.sub(r"\\[,;! ]|[$\\{}]", "", first)
+
+
+def _console() -> Console:
+    # A table that is piped into a file or a pager is not squeezed into 80 columns.
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+@app.command(epilog="For example: natgfn train env=hypergrid env.side=16 rule=natural updates=500")
+def train(settings: Settings = None, out: Out = None) -> None:
+    """Train a sampler, from a TOML file, key=value settings, or both: CONFIG.toml key=value."""
+    from ..training import read_settings, setup_from
+
+    settings = settings or []
+    files = [text for text in settings if not re.match(r"[\w.-]+=", text)]
+    if len(files) > 1:
+        raise NatgfnError(f"expected one configuration file and key=value, got {files}")
+    overrides = [text for text in settings if text not in files]
+    setup = setup_from(read_settings(Path(files[0]) if files else None, overrides))
+    _train(setup, out or _free_folder(setup), resume=False)
+
+
+def _free_folder(setup: "Setup") -> Path:
+    parts = [part for part in (setup.env, setup.rule) if part is not None]
+    stem = "-".join(type(part).__name__.lower() for part in parts)
+    number = 1
+    while (folder := Path("runs") / f"{stem}-{number}").exists():
+        number += 1
+    return folder
+
+
+@app.command()
+def certify(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    out: Out = None,
+) -> None:
+    """Whether the Fisher of a run can be trusted: a table, and a picture over its training."""
+    from rich.progress import track
+
+    from ..certify import reference_of
+    from ..training import load_setup, recertify, reopen
+
+    opened = reopen(run, load_setup(run))
+    batch, damping = recertify.own_settings(opened)
+    table = Table("number", "mean", "lowest", "highest", "over seeds", box=None, pad_edge=False)
+    for name, values in sorted(recertify.full(opened).items()):
+        spread = f"{values.size} seeds" if values.size > 1 else "1 seed"
+        cells = (f"{value:.4g}" for value in (values.mean(), values.min(), values.max()))
+        table.add_row(name, *cells, spread)
+    last, reference = opened.history[-1]["step"], reference_of(opened.algorithm)
+    typer.echo(
+        f"update {last}, batch {batch}, damping {damping:g}; the reference Fisher is {reference}"
+    )
+    _console().print(table)
+    if not opened.certificates:
+        typer.echo(f"to see rho over training as well, train with {WATCH_CERTIFICATES}")
+        return
+    pairs = recertify.grid(opened)
+    total = len(pairs) * min(recertify.SNAPSHOTS, len(opened.certificates["step"]))
+    points = list(track(recertify.over_training(opened, pairs), "certifying", total=total))
+    table = Table("update", *(f"N={n}, {d:g}" for n, d in pairs), box=None)
+    for step in dict.fromkeys(point.step for point in points):
+        row = [f"{np.mean(point.rho):.3g}" for point in points if point.step == step]
+        table.add_row(str(step), *row)
+    typer.echo("rho by batch size N and damping (mean over seeds; the guarantee needs rho < 1):")
+    _console().print(table)
+    figure = recertify.draw(opened, points, (out or run) / "certificates.png")
+    typer.echo(f"figure: {figure}")
+
+
+WATCH_CERTIFICATES = """'watch=["exact", {name="certificate", every=100}]'"""
+
+
+@app.command()
+def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+    """Go on with a run that was interrupted, exactly as if it had not been."""
+    from ..training import load_setup
+    from .dag import is_fit, resume_fit
+
+    if is_fit(run):
+        with interruptible(run, f"natgfn resume {run}"):
+            resume_fit(run)
+    else:
+        _train(load_setup(run), run, resume=True)
+
+
+def _train(setup: "Setup", out: Path, *, resume: bool) -> None:
+    from ..training import run as train
+
+    with interruptible(out, f"natgfn resume {out}"):
+        run = train(setup, out=out, resume=resume)
+    table = Table("metric", "mean", "std over seeds", box=None, pad_edge=False)
+    for name, values in run.metrics.items():
+        if name != "rejected":
+            with np.errstate(invalid="ignore"):  # a metric may be infinite
+                table.add_row(name, f"{values[-1].mean():.4g}", f"{values[-1].std():.2g}")
+    Console().print(table)
+    if rejected := int(run.metrics["rejected"][-1].sum()):
+        typer.echo(f"{rejected} steps were rejected: they would have made parameters infinite")
+    typer.echo(f"{run.steps[-1]} updates, {run.setup.seeds} seeds; the run is in {out}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="An experiment; natgfn list shows them.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
+    seeds: Annotated[int | None, typer.Option(help="Instead of the paper's number.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("results"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A word that a run's title must have, such as H=128 or seed=0."),
+    ] = None,
+) -> None:
+    """Run an experiment of the paper and write its tables and figures."""
+    paper = from_checkout("paper", "reproduce")
+    with interruptible(out, "give the same command again"):
+        page = paper.reproduce(name, scale=scale, seeds=seeds, out=out, only=only or ())
+        typer.echo(f"results: {page}")
+
+
+@app.command(epilog="For example: natgfn check natgfn.envs:Hypergrid side=4")
+def check(
+    target: Annotated[str, typer.Argument(metavar="MODULE:ENV")],
+    settings: Settings = None,
+    max_states: Annotated[
+        int, typer.Option(help="The most states to list; beyond, a sample is checked.")
+    ] = 2**18,
+) -> None:
+    """Check that an environment of yours keeps its promises, in all states or a sample of them."""
+    from ..check import check_environment
+    from ..training import construct, put
+
+    make = _import(target)
+    findings = check_environment(construct(make, put({}, settings or [])), max_states=max_states)
+    for finding in findings:
+        typer.echo(finding)
+    failed = sum(finding.ok is False for finding in findings)
+    typer.echo(
+        f"{target}: {failed} of {len(findings)} checks failed" if failed else f"{target}: fine"
+    )
+    raise typer.Exit(1 if failed else 0)
+
+
+def _import(target: str) -> Callable[..., Any]:
+    """The environment class that `module:Class` names; the current folder counts."""
+    from ..envs import AbstractEnv
+
+    module_name, colon, name = target.partition(":")
+    if not (module_name and colon and name):
+        raise NatgfnError(
+            f"expected module:Class, for example natgfn.envs:Hypergrid, got {target!r}"
+        )
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise NatgfnError(
+            f"cannot import {module_name}: {type(error).__name__}: {error}; run natgfn check from "
+            "the folder that holds it"
+        ) from error
+    if not hasattr(module, name):
+        raise NatgfnError(f"{module_name} has no {name!r}: expected an environment class")
+    make = getattr(module, name)
+    if not (inspect.isclass(make) and issubclass(make, AbstractEnv)):
+        raise NatgfnError(f"{target} is not an environment: expected a natgfn.envs.AbstractEnv")
+    if inspect.isabstract(make):
+        missing = ", ".join(sorted(make.__abstractmethods__))
+        raise NatgfnError(f"{target} is abstract: it must define {missing}")
+    return make
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="A benchmark; natgfn list shows them.")],
+) -> None:
+    """Measure speed against its limits."""
+    known = from_checkout("benchmarks", "bench").BENCHMARKS
+    if name not in known:
+        raise NatgfnError(f"no benchmark {name!r}: expected one of {', '.join(known)}")
+    raise typer.Exit(known[name]())
+
+
+@app.command()
+def doctor() -> None:
+    """Whether this machine computes Fisher systems correctly."""
+    from .doctor import HEALTHY, report
+
+    last = ""
+    for last in report():
+        typer.echo(last)
+    raise typer.Exit(0 if last == HEALTHY else 1)

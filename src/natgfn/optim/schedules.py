@@ -1,0 +1,82 @@
+"""Rates and dampings that change over a run.
+
+A number may be given as it is, as one of these, which a configuration can name, or as any optax
+schedule: a function of the updates made so far.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int
+
+from ..fisher import Scalar
+
+
+class AbstractSchedule(eqx.Module):
+    """A number for each update."""
+
+    @abstractmethod
+    def __call__(self, step: Int[Array, ""] | int) -> Scalar:
+        """The number after so many updates."""
+
+
+Rate: TypeAlias = float | AbstractSchedule | Callable[[Any], Any]
+"""A number, or one for each update."""
+
+
+class Cosine(AbstractSchedule):
+    """From `start` down to `end` like half a cosine, and `end` from then on.
+
+    Attributes:
+        start: the first value.
+        steps: updates that it takes.
+        end: the last value.
+    """
+
+    start: float
+    steps: int
+    end: float = 0.0
+
+    def __check_init__(self):
+        _check(self)
+
+    def __call__(self, step: Int[Array, ""] | int) -> Scalar:
+        share = optax.cosine_decay_schedule(1.0, self.steps)(step)
+        return jnp.asarray(self.end + (self.start - self.end) * share)
+
+
+class Linear(AbstractSchedule):
+    """From `start` to `end` in equal steps, and `end` from then on.
+
+    Attributes:
+        start: the first value.
+        steps: updates that it takes.
+        end: the last value.
+    """
+
+    start: float
+    steps: int
+    end: float = 0.0
+
+    def __check_init__(self):
+        _check(self)
+
+    def __call__(self, step: Int[Array, ""] | int) -> Scalar:
+        return jnp.asarray(optax.linear_schedule(self.start, self.end, self.steps)(step))
+
+
+def _check(schedule: Cosine | Linear) -> None:
+    if schedule.steps < 1:
+        raise ValueError(f"steps must be at least 1, got {schedule.steps}")
+    for name in ("start", "end"):
+        if not 0 <= (value := getattr(schedule, name)) < float("inf"):
+            raise ValueError(f"{name} must be zero or positive and finite, got {value}")
+
+
+def at(rate: Rate | Float[Array, ""], step: Int[Array, ""] | int) -> Scalar:
+    """The number for an update."""
+    return rate(step) if callable(rate) else rate

@@ -1,0 +1,257 @@
+"""Draw trajectories, and evaluate their probabilities."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from ..envs import AbstractEnv, State
+from ..policies import AbstractPolicy, Flow
+from .proposals import AbstractProposal, OnPolicy
+
+
+class Trajectories(eqx.Module):
+    """A batch of trajectories, time first, padded with their terminal states.
+
+    Attributes:
+        states: $s_0, \\dots, s_T$; leaves have shape `[times + 1, n, ...]`.
+        actions: $a_0, \\dots, a_{T-1}$.
+        live: whether the step was taken, or is padding.
+    """
+
+    states: State
+    actions: Int[Array, "times n"]
+    live: Bool[Array, "times n"]
+
+    @property
+    def before(self) -> State:
+        """The state each action was taken in."""
+        return jax.tree.map(lambda x: x[:-1], self.states)
+
+    @property
+    def after(self) -> State:
+        """The state each action led to."""
+        return jax.tree.map(lambda x: x[1:], self.states)
+
+    @property
+    def last(self) -> State:
+        """The terminal states."""
+        return jax.tree.map(lambda x: x[-1], self.states)
+
+    @property
+    def lengths(self) -> Int[Array, " n"]:
+        return jnp.sum(self.live, axis=0)
+
+
+def rollout(
+    env: AbstractEnv,
+    policy: AbstractPolicy,
+    proposal: AbstractProposal,
+    num: int,
+    *,
+    key: PRNGKeyArray,
+) -> Trajectories:
+    """Draw `num` trajectories from the source to a terminal state."""
+
+    def act(states, live, uniform):
+        mask = jax.vmap(env.forward_mask)(states)
+        log_pf = policy.log_probs(policy.many(states, live), mask)
+        actions = invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform)
+        return actions, jax.vmap(env.step)(states, actions)
+
+    start = jax.tree.map(lambda x: jnp.repeat(x[None], num, axis=0), env.init())
+    return _walk(act, start, jax.vmap(env.is_terminal), env.max_steps, key)
+
+
+def draw_objects(env: AbstractEnv, policy: AbstractPolicy, num: int, *, key: PRNGKeyArray) -> State:
+    """Terminal states drawn from a forward policy, along a leading axis; in parts if many."""
+    size = sum(np.asarray(x).nbytes for x in jax.tree.leaves(env.init())) * (env.max_steps + 1)
+    together = min(num, max(1, _TOGETHER // size))
+    if together == num:
+        return _ends(env, policy, num, key)
+    keys = jax.random.split(key, -(-num // together))
+    parts = [_ends(env, policy, together, one) for one in keys]
+    return jax.tree.map(lambda *x: jnp.concatenate(x)[:num], *parts)
+
+
+_TOGETHER = 2**28  # bytes of the states of trajectories that are drawn together
+
+
+@eqx.filter_jit
+def _ends(env: AbstractEnv, policy: AbstractPolicy, num: int, key: PRNGKeyArray) -> State:
+    return rollout(env, policy, OnPolicy(), num, key=key).last
+
+
+def rollback(
+    env: AbstractEnv, policy: AbstractPolicy, ends: State, *, key: PRNGKeyArray
+) -> Trajectories:
+    """Draw a trajectory to each of the terminal states `ends` from the backward policy."""
+
+    def act(states, live, uniform):
+        mask = jax.vmap(env.backward_mask)(states)
+        log_pb = policy.log_probs(policy.many(states, live), mask)
+        actions = invert_cdf(jnp.exp(log_pb), uniform)
+        return actions, jax.vmap(env.undo)(states, actions)
+
+    def at_source(states):
+        return ~jnp.any(jax.vmap(env.backward_mask)(states), axis=1)
+
+    back = _walk(act, ends, at_source, env.max_steps, key)
+    lengths, times = back.lengths, jnp.arange(env.max_steps + 1)[:, None]
+
+    def turn(x, index):
+        index = jnp.reshape(index, index.shape + (1,) * (x.ndim - 2))
+        return jnp.take_along_axis(x, index, axis=0)
+
+    states = jax.tree.map(lambda x: turn(x, jnp.maximum(lengths - times, 0)), back.states)
+    actions = turn(back.actions, jnp.maximum(lengths - 1 - times[:-1], 0))
+    live = times[:-1] < lengths
+    return Trajectories(states, jnp.where(live, actions, 0), live)
+
+
+def retrace(
+    env: AbstractEnv, actions: Int[Array, "times n"], lengths: Int[Array, " n"]
+) -> Trajectories:
+    """The trajectories of given actions."""
+    live = jnp.arange(len(actions))[:, None] < lengths
+    start = jax.tree.map(lambda x: jnp.repeat(x[None], lengths.size, axis=0), env.init())
+
+    def follow(now, step):
+        action, alive = step
+        moved = jax.vmap(env.step)(now, action)
+        now = jax.tree.map(lambda new, old: _where(alive, new, old), moved, now)
+        return now, now
+
+    _, later = jax.lax.scan(follow, start, (actions, live))
+    states = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start, later)
+    return Trajectories(states, jnp.where(live, actions, 0), live)
+
+
+def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Trajectories:
+    """Let every state act until all have finished, and no longer."""
+    num = jax.tree.leaves(start)[0].shape[0]
+    uniforms = jax.random.uniform(key, (times, num))
+
+    class Walk(NamedTuple):
+        time: Int[Array, ""]
+        now: State
+        live: Bool[Array, " n"]
+        states: State
+        actions: Int[Array, "times n"]
+        lengths: Int[Array, " n"]
+
+    def advance(walk: Walk) -> Walk:
+        actions, moved = act(walk.now, walk.live, uniforms[walk.time])
+        now = jax.tree.map(lambda new, old: _where(walk.live, new, old), moved, walk.now)
+        return Walk(
+            walk.time + 1,
+            now,
+            walk.live & ~finished(now),
+            jax.tree.map(lambda x, y: x.at[walk.time + 1].set(y), walk.states, now),
+            walk.actions.at[walk.time].set(jnp.where(walk.live, actions, 0).astype(jnp.int32)),
+            walk.lengths + walk.live,
+        )
+
+    states = jax.tree.map(lambda x: jnp.zeros((times + 1, *x.shape), x.dtype).at[0].set(x), start)
+    blank = jnp.zeros((times, num), jnp.int32)
+    first = Walk(jnp.array(0), start, ~finished(start), states, blank, blank[0])
+    done = jax.lax.while_loop(lambda w: jnp.any(w.live) & (w.time < times), advance, first)
+    written = jnp.arange(times + 1) <= done.time
+    states = jax.tree.map(lambda x, last: _where(written, x, last), done.states, done.now)
+    return Trajectories(states, done.actions, jnp.arange(times)[:, None] < done.lengths)
+
+
+def _where(condition: Bool[Array, " n"], x: Array, y: Array) -> Array:
+    return jnp.where(jnp.reshape(condition, (-1,) + (1,) * (x.ndim - 1)), x, y)
+
+
+def invert_cdf(
+    probabilities: Float[Array, "*#batch actions"], uniform: Float[Array, "*#batch"]
+) -> Int[Array, "*#batch"]:
+    """The action at which the cumulative probability passes `uniform`.
+
+    One uniform number an action draw, instead of a Gumbel for each action. Scaling by the
+    last cumulative sum keeps the target strictly below it (JAX draws at most one minus an
+    ulp of 1), so an action of probability zero is never chosen.
+    """
+    cdf = jnp.cumsum(probabilities, axis=-1)
+    return jnp.sum(uniform[..., None] * cdf[..., -1:] >= cdf, axis=-1)
+
+
+class PathLogProbs(NamedTuple):
+    """Log-probabilities along each trajectory."""
+
+    actions: Float[Array, "times n actions"]
+    r"""$\log \pi(\cdot \mid s_t)$, zero where padded."""
+    steps: Float[Array, "times n"]
+    r"""$\log \pi(a_t \mid s_t)$, zero where padded."""
+    back_steps: Float[Array, "times n"]
+    r"""$\log P_B(a_t \mid s_{t+1})$, zero where padded."""
+
+    @property
+    def forward(self) -> Float[Array, " n"]:
+        r"""$\log q_\theta(\tau)$."""
+        return jnp.sum(self.steps, axis=0)
+
+    @property
+    def backward(self) -> Float[Array, " n"]:
+        r"""$\log P_B(\tau \mid x)$."""
+        return jnp.sum(self.back_steps, axis=0)
+
+
+LONG = 2**15
+"""Logits of one trajectory, padding included, beyond which the padding is not evaluated."""
+
+_BLOCK = 8  # steps that are evaluated together then
+
+
+def is_long(paths: Trajectories, env: AbstractEnv, most: int = LONG) -> bool:
+    """Whether a trajectory has more than `most` logits, padding included."""
+    return len(paths.actions) * env.num_actions > most
+
+
+def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories, most: int = LONG) -> PathLogProbs:
+    """Evaluate both policies along `paths`, once; in blocks of steps if they are long."""
+    if not is_long(paths, env, most):
+        return _log_probs(env, flow, paths)
+    times = len(paths.actions)
+
+    def on_block(start):
+        step = start + jnp.arange(_BLOCK + 1)
+        here = jnp.minimum(step[:-1], times - 1)
+        some = Trajectories(
+            jax.tree.map(lambda x: x[jnp.minimum(step, times)], paths.states),
+            paths.actions[here],
+            paths.live[here] & (step[:-1] < times)[:, None],
+        )
+        evaluate = jax.checkpoint(lambda some: _log_probs(env, flow, some))
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, some))
+        return jax.lax.cond(jnp.any(some.live), evaluate, lambda _: blank, some)
+
+    found = jax.lax.map(on_block, jnp.arange(0, times, _BLOCK))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:times], found)
+
+
+def _log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs:
+    def evaluate(policy, mask, states):
+        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
+        logits = policy.many(flat, paths.live.ravel())
+        logits = logits.reshape(*paths.live.shape, -1)
+        return policy.log_probs(logits, jax.vmap(jax.vmap(mask))(states))
+
+    forward = evaluate(flow.forward, env.forward_mask, paths.before)
+    backward = evaluate(flow.backward, env.backward_mask, paths.after)
+    return PathLogProbs(
+        actions=jnp.where(paths.live[..., None], forward, 0.0),
+        steps=taken(forward, paths),
+        back_steps=taken(backward, paths),
+    )
+
+
+def taken(table: Float[Array, "times n actions"], paths: Trajectories) -> Float[Array, "times n"]:
+    """The entries of the actions that were taken, zero where padded."""
+    entries = jnp.take_along_axis(table, paths.actions[..., None], axis=-1)[..., 0]
+    return jnp.where(paths.live, entries, 0.0)

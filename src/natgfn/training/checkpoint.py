@@ -1,0 +1,95 @@
+"""Whole training states on disk: written atomically, read without pickle."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from ..errors import NatgfnError
+
+_FORMAT = "natgfn-checkpoint-2"
+
+T = TypeVar("T")
+
+
+def fingerprint(configuration: Any) -> str:
+    """Sixteen hex digits that stand for a configuration."""
+    text = json.dumps(configuration, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def save(path: Path, state: Any, configuration: Any) -> None:
+    """Write the arrays of `state`. A crash or a full disk leaves the previous file in place."""
+    arrays = {
+        jax.tree_util.keystr(where): np.asarray(leaf)
+        for where, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(state, eqx.is_array))
+    }
+    write(path, {"header": np.array([_FORMAT, fingerprint(configuration)]), **arrays})
+
+
+def write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write arrays by name: the whole file, or none of it."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        kept = f"; the last good checkpoint, {path}, is unchanged" if path.exists() else ""
+        raise NatgfnError(f"cannot write a checkpoint: {_reason(error)}{kept}") from error
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """What `write` wrote."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            # Of a foreign archive, a member may be anything.
+            return {name: np.asarray(archive[name]) for name in archive.files}
+    except FileNotFoundError as error:
+        raise NatgfnError(f"no checkpoint at {path}") from error
+    except Exception as error:  # a damaged or foreign file makes NumPy raise almost anything
+        raise NatgfnError(
+            f"{path} is not a whole checkpoint (truncated, or some other file): "
+            "restore it, or delete it to start over"
+        ) from error
+
+
+def load(path: Path, like: T, configuration: Any) -> T:
+    """Read what `save` wrote into a state of the same structure."""
+    arrays = read(path)
+    header = np.asarray(arrays.pop("header", ()))
+    if header.shape != (2,) or header[0] != _FORMAT:
+        raise NatgfnError(f"{path} is not a natgfn checkpoint of this version ({_FORMAT})")
+    if header[1] != fingerprint(configuration):
+        raise NatgfnError(
+            f"{path} belongs to another configuration: give the run a new folder, or go back to "
+            "the configuration it was started with"
+        )
+    dynamic, static = eqx.partition(like, eqx.is_array)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(dynamic)
+    if {jax.tree_util.keystr(where) for where, _ in leaves} != set(arrays):
+        raise NatgfnError(
+            f"{path} holds other arrays than this run: it was made by another version"
+        )
+    restored = []
+    for where, leaf in leaves:
+        array = arrays[jax.tree_util.keystr(where)]
+        if array.shape != leaf.shape or array.dtype != leaf.dtype:
+            raise NatgfnError(
+                f"{path}: {jax.tree_util.keystr(where)} has shape {array.shape} and type "
+                f"{array.dtype}, expected {leaf.shape} and {leaf.dtype}"
+            )
+        restored.append(jax.numpy.asarray(array))
+    return eqx.combine(jax.tree.unflatten(structure, restored), static)
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror or error} ({error.filename})" if error.filename else str(error)

@@ -1,0 +1,152 @@
+"""The training loop: compiled chunks, and everything a person sees between them."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..algorithm import TrainState, advance
+from ..envs import AbstractEnv
+from ..optim import AbstractRule
+from ..watch import AbstractWatcher, Line
+from . import checkpoint
+from .record import Record
+from .result import Run
+from .setup import Setup, decide
+from .store import CHECKPOINT, RECORD, Store
+
+
+def train(
+    env: AbstractEnv,
+    rule: AbstractRule | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | str = True,
+    log: Callable[[Line], None] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a GFlowNet to sample objects of `env` in proportion to their reward.
+
+    Args:
+        env: the environment.
+        rule: how a batch becomes an update; by default a natural step that needs no tuning.
+        out: a folder for the record and the checkpoint; nothing is written without it.
+        resume: go on from the checkpoint in `out`, if there is one.
+        progress: whether to show a progress bar, or the title to give it.
+        log: called with each line of the record, a dictionary, as soon as it is known.
+        settings: any other field of `Setup`, by name: `policy`, `objective`, `batch`, `updates`,
+            `seeds`, `watch`, ...
+
+    Raises:
+        ValueError: an argument or the environment is unusable; the message says why.
+        NatgfnError: the folder is.
+    """
+    setup = Setup(env, rule, **settings)
+    return run(setup, out=out, resume=resume, progress=progress, log=log)
+
+
+def run(
+    setup: Setup,
+    *,
+    start: TrainState | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool | str = True,
+    log: Callable[[Line], None] | None = None,
+) -> Run:
+    """Make the updates of a setup, and look every now and then.
+
+    Args:
+        setup: what to run.
+        start: the states to start from, if not the setup's own; their step counts as made.
+        out: a folder for the record and the checkpoint; nothing is written without it.
+        resume: go on from the checkpoint in `out`, if there is one.
+        progress: whether to show a progress bar, or the title to give it.
+        log: called with each line of the record as soon as it is known.
+    """
+    setup, chosen = decide(setup)
+    algorithm, watchers = setup.algorithm(), setup.watch or ()
+    states = setup.start() if start is None else start
+    folder = None if out is None else Path(out)
+    store = None if folder is None else Store(folder, setup)
+    history: list[Line] = []
+    if store is not None:
+        states, history = store.open(states, resume)
+
+    def look(losses: Float[np.ndarray, " seeds"] | None, seconds: float) -> list[AbstractWatcher]:
+        """Add a line to the history; return who has looked."""
+        step = int(states.step[0])
+        line: Line = {"step": step, "seconds": round(seconds, 3)}
+        line["rejected"] = states.rejected.tolist()
+        due = [w for w in watchers if step % (w.every or 1) == 0 or step >= setup.updates]
+        for watcher in due:
+            line |= watcher(algorithm, states)
+        if losses is not None:
+            line["train_loss"] = losses.tolist()
+        elif "loss" in line:  # before the first update the expected loss stands in
+            line["train_loss"] = line["loss"]
+        history.append(line)
+        if store is not None:
+            store.keep(states, line, snapshot=any(w.keeps for w in due))
+        if log is not None:
+            log(line)
+        return due
+
+    stops = [setup.every, *(w.every for w in watchers if w.every is not None)]
+    with progress_bar(progress) as bar:
+        if progress:
+            bar.console.print(chosen, highlight=False)
+        title = progress if isinstance(progress, str) else "training"
+        task = bar.add_task(title, total=setup.updates, note="")
+        due = list(watchers) if history else look(None, 0.0)
+        started, before = time.perf_counter(), history[-1]["seconds"]
+        while (done := history[-1]["step"]) < setup.updates:
+            bar.update(task, completed=done, note=note(due, history[-1]))
+            count = min(setup.updates - done, *(every - done % every for every in stops))
+            states, losses = advance(algorithm, states, jnp.array(count))
+            losses = np.asarray(losses)
+            due = look(losses, before + time.perf_counter() - started)
+        bar.update(task, completed=setup.updates, note=note(due, history[-1]))
+    return Run(setup, algorithm, states, history, folder)
+
+
+def reopen(folder: str | Path, setup: Setup) -> Run:
+    """A run on disk as it stands, finished or not; `setup` is what it was trained with."""
+    setup, _ = decide(setup)
+    folder = Path(folder)
+    states = checkpoint.load(folder / CHECKPOINT, setup.start(), setup.configuration())
+    _, lines = Record(folder / RECORD).read()
+    done = int(states.step[0])
+    history = [line for line in lines if line["step"] <= done]
+    return Run(setup, setup.algorithm(), states, history, folder)
+
+
+def progress_bar(progress: bool | str) -> Progress:
+    """Shown if `progress` is anything but false; a task has a `note`."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        disable=not progress,
+    )
+
+
+def note(watchers: list[AbstractWatcher], line: Line) -> str:
+    """A line in short: what those who looked say of it, and how many steps were rejected."""
+    try:
+        notes = [watcher.note(line) for watcher in watchers]
+    except KeyError:  # resumed at a line for which not all were due
+        notes = []
+    if not any(notes) and "train_loss" in line:
+        notes.append(f"loss {np.mean(line['train_loss']):.3g}")
+    rejected = sum(line["rejected"])
+    notes.append(f"[red]{rejected} steps rejected[/red]" if rejected else "")
+    return "  ".join(filter(None, notes))

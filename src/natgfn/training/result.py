@@ -1,0 +1,108 @@
+"""What training returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from ..algorithm import Algorithm, TrainState, of_seed
+from ..envs import State
+from ..metrics import evaluate
+from ..policies import Flow
+from ..sampling import draw_objects
+from ..statespace import StateSpace, require_space
+from ..watch import CERTIFICATE
+from .setup import Setup
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained sampler, one for each seed, and the history of its training.
+
+    Attributes:
+        setup: what was run, with nothing left open.
+        algorithm: the compiled step.
+        state: the training state; arrays have a leading axis of seeds.
+        history: the lines of the record.
+        folder: where the run is kept, if anywhere.
+    """
+
+    setup: Setup
+    algorithm: Algorithm
+    state: TrainState
+    history: list[dict[str, Any]]
+    folder: Path | None = None
+
+    @property
+    def space(self) -> StateSpace:
+        """The environment, enumerated; a ValueError if it is not."""
+        return require_space(self.setup.env, "this", "run.sample and the metrics of watch.Sampled")
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What was run, as plain JSON."""
+        return self.setup.configuration()
+
+    @property
+    def steps(self) -> Int[np.ndarray, " lines"]:
+        """The updates made before each line of the record."""
+        return np.array([line["step"] for line in self.history])
+
+    @property
+    def metrics(self) -> dict[str, Float[np.ndarray, "lines seeds"]]:
+        """Every number that the watchers found, by name, with `train_loss` and `rejected` steps.
+
+        NaN where a line has no such number: a watcher may look less often than others.
+        """
+        flat = [
+            {name: value for name, value in line.items() if isinstance(value, list)}
+            for line in self.history
+        ]
+        missing = [np.nan] * self.setup.seeds
+        names = sorted({name for line in flat for name in line})
+        return {name: np.array([line.get(name, missing) for line in flat], float) for name in names}
+
+    @property
+    def certificates(self) -> dict[str, np.ndarray]:
+        """Every number of the certificates by name, `[certificates, seeds]`, and their `step`."""
+        lines = [line for line in self.history if CERTIFICATE in line]
+        if not lines:
+            return {}
+        found = {
+            name: np.array([line[CERTIFICATE][name] for line in lines], float)
+            for name in lines[-1][CERTIFICATE]
+        }
+        return {"step": np.array([line["step"] for line in lines]), **found}
+
+    @property
+    def laws(self) -> Float[np.ndarray, "seeds terminals"]:
+        """The terminal law of each seed, exactly, where the environment is enumerated."""
+        return evaluate(self.space, self.state.flow)[1]
+
+    def flow(self, seed: int = 0) -> Flow:
+        """The policies and $\\log Z$ of one seed."""
+        return of_seed(self.state.flow, seed)
+
+    def sample(self, num: int, *, seed: int = 0, key: int = 0) -> State:
+        """Draw objects: terminal states of the environment along a leading axis."""
+        env = self.setup.env
+        drawn = draw_objects(env, self.flow(seed).forward, num, key=jax.random.key(key))
+        if not isinstance(env, StateSpace):
+            return drawn
+        return jax.tree.map(lambda x: jnp.asarray(x)[drawn], env.states)
+
+    def plot(self, path: str | Path) -> Path:
+        """Draw the learned law beside the target, or estimates of it, over training."""
+        from ..report import draw_laws, draw_record  # matplotlib takes long to import
+
+        if isinstance(self.setup.env, StateSpace):
+            return draw_laws(
+                np.exp(self.space.log_target), self.laws, self.steps, self.metrics, Path(path)
+            )
+        return draw_record(self.steps, self.metrics, Path(path))

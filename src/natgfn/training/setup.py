@@ -1,0 +1,178 @@
+"""A run as a value: everything that decides what it computes."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..algorithm import Algorithm, TrainState, stack_seeds
+from ..envs import AbstractEnv
+from ..objectives import AbstractObjective, TrajectoryBalance
+from ..optim import AbstractRule, SampleSpace
+from ..policies import AbstractDesign, Flow, Table, Uniform, usual_design
+from ..sampling import AbstractProposal, OnPolicy, Weighting
+from ..sources import AbstractSource, Fresh
+from ..statespace import StateSpace, TooManyStates, enumerate_states
+from ..watch import AbstractWatcher, Exact, Sampled
+from .record import describe
+
+_FLOWS, _BACKWARD = 1, 2
+"""Set the keys of state flows and of the backward policy apart from that of the forward one."""
+
+
+USUAL, INSISTED = 2**17, 2**23
+"""The most states that are listed: where that is not asked for, and where it is."""
+
+
+class Setup(eqx.Module):
+    r"""Every argument of a run; also its configuration, and what its record says of it.
+
+    What is None is decided by `decide`, which depends on the environment.
+    """
+
+    env: AbstractEnv
+    """What is built, and its reward; it may be enumerated already (`statespace.StateSpace`)."""
+    rule: AbstractRule | None = None
+    """How a batch becomes an update; by default the natural step in sample space, with the
+    settings that suit a table or a network (`optim.SampleSpace`)."""
+    policy: AbstractDesign | None = None
+    """The forward policy: a table where the environment is enumerated, else a network."""
+    objective: AbstractObjective = TrajectoryBalance()
+    """What is minimised: trajectory balance with squared residuals, or any of `objectives`."""
+    backward: AbstractDesign = Uniform()
+    """The backward policy: uniform over the parents, or any other design, to learn it."""
+    flows: AbstractDesign | None = None
+    """The flows of states, where the objective learns them; by default like the policy."""
+    proposal: AbstractProposal = OnPolicy()
+    r"""$\mu$, which draws new trajectories."""
+    source: AbstractSource = Fresh()
+    """Where the trajectories of an update come from: rollouts, replay, a teacher."""
+    reference: AbstractProposal | None = None
+    r"""$\nu$, the law that the objective averages over; by default the proposal."""
+    weighting: Weighting = Weighting()
+    """Clipping and self-normalisation of the weights between those laws."""
+    batch: int = 128
+    """Trajectories an update."""
+    updates: int = 1_000
+    """How many."""
+    seeds: int = 1
+    """How many runs, one after the other."""
+    seed: int = 0
+    """Of the first run; the others follow."""
+    log_z: float = 0.0
+    r"""Where $\log Z$ starts."""
+    enumerate: bool | None = None
+    """Whether to list every state first; by default if there are few."""
+    max_states: int | None = None
+    """The most states to list: 131,072 by default, or 8,388,608 where `enumerate` insists."""
+    evaluate_every: int | None = None
+    """Updates from one line of the record to the next; fifty lines in all by default."""
+    watch: tuple[AbstractWatcher, ...] | None = None
+    """What is looked at: by default `watch.Exact` on an enumerated environment, else
+    `watch.Sampled`."""
+
+    def __check_init__(self):
+        for name in ("batch", "updates", "seeds", "max_states", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not np.isfinite(self.log_z):
+            raise ValueError(f"log_z must be finite, got {self.log_z}")
+
+    @property
+    def every(self) -> int:
+        """Updates from one line of the record to the next."""
+        return self.evaluate_every or max(1, self.updates // 50)
+
+    def configuration(self) -> dict[str, Any]:
+        """The setup as plain JSON, with arrays by their hash."""
+        return {f.name: describe(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def algorithm(self) -> Algorithm:
+        """The compiled step of a decided setup."""
+        assert self.rule is not None
+        return Algorithm(
+            env=self.env,
+            rule=self.rule,
+            objective=self.objective,
+            proposal=self.proposal,
+            source=self.source,
+            reference=self.reference,
+            weighting=self.weighting,
+            batch=self.batch,
+        ).with_traced_numbers()
+
+    def flow(self, seed: int) -> Flow:
+        """The policies of a decided setup before the first update."""
+        assert self.policy is not None
+        key = jax.random.key(seed)
+        flow = Flow(
+            self.policy(self.env, key=key),
+            self.backward.backward(self.env, key=jax.random.fold_in(key, _BACKWARD)),
+            jnp.array(self.log_z),
+        )
+        if not self.objective.learns_flows:
+            return flow
+        design, flow_key = self.flows or self.policy, jax.random.fold_in(key, _FLOWS)
+        states = design(self.env, key=flow_key, outputs=1)
+        return eqx.tree_at(lambda f: f.states, flow, states, is_leaf=lambda x: x is None)
+
+    def start(self) -> TrainState:
+        """The states of all seeds of a decided setup before the first update."""
+        algorithm = self.algorithm()
+        seeds = list(range(self.seed, self.seed + self.seeds))
+        return stack_seeds(lambda seed: algorithm.init(self.flow(seed), seed), seeds)
+
+
+def decide(setup: Setup) -> tuple[Setup, str]:
+    """The same with nothing left open, and a line that says what was chosen.
+
+    Raises:
+        ValueError: the environment is not sound, or has more states than may be listed although
+            `enumerate` insists, or an object of reward zero.
+    """
+    env, size = _listed(setup)
+    policy = usual_design(env) if setup.policy is None else setup.policy
+    rule = setup.rule
+    if rule is None:
+        rule = SampleSpace() if isinstance(policy, Table) else SampleSpace.network()
+    watch = setup.watch
+    if watch is None:
+        watch = (Exact(),) if isinstance(env, StateSpace) else (Sampled(),)
+    decided = dataclasses.replace(
+        setup,
+        env=env,
+        policy=policy,
+        rule=rule,
+        watch=watch,
+        enumerate=isinstance(env, StateSpace),
+        evaluate_every=setup.every,
+    )
+    parts = (type(policy).__name__, type(rule).__name__, *(type(w).__name__ for w in watch))
+    return decided, f"{size}; policy {parts[0]}, rule {parts[1]}, watched by {', '.join(parts[2:])}"
+
+
+def _listed(setup: Setup) -> tuple[AbstractEnv, str]:
+    """The environment, enumerated if that is wanted and possible, and how large it is."""
+    name = type(setup.env).__name__
+    if setup.enumerate is False and not isinstance(setup.env, StateSpace):
+        return setup.env, f"{name}: not enumerated, as asked"
+    most = setup.max_states or (INSISTED if setup.enumerate else USUAL)
+    try:
+        space = enumerate_states(setup.env, max_states=most)
+    except TooManyStates as error:
+        if setup.enumerate:
+            raise ValueError(
+                f"{name} has more than max_states={most:,} states, and enumerate=True insists on "
+                "a list of them: raise max_states, or leave enumerate out"
+            ) from error
+        return setup.env, f"{name}: more than {most:,} states, so not enumerated"
+    if impossible := int(np.isinf(space.log_rewards).sum()):
+        raise ValueError(
+            f"{impossible:,} objects that can be reached have reward zero, and trajectory balance "
+            "needs a finite log_reward: give them a small positive reward"
+        )
+    return space, f"{type(space.env).__name__}: {space.num_states:,} states, enumerated"

@@ -1,0 +1,73 @@
+"""The folder of a run: its record, its checkpoint, and the arrays it was made from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..algorithm import TrainState
+from ..errors import NatgfnError
+from ..watch import Line
+from . import checkpoint
+from .record import Record, arrays_of, digest
+from .setup import Setup
+
+RECORD, CHECKPOINT, ARRAYS = "record.jsonl", "checkpoint.npz", "arrays.npz"
+
+
+class Store:
+    """Where a run is kept."""
+
+    def __init__(self, folder: Path, setup: Setup):
+        self.folder, self.configuration = folder, setup.configuration()
+        self.arrays = arrays_of(setup.env)
+        self.record, self.checkpoint = Record(folder / RECORD), folder / CHECKPOINT
+
+    def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[Line]]:
+        """The last checkpoint and the lines up to it, or `states` and none."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NatgfnError(f"cannot make the folder {self.folder}: {error.strerror}") from error
+        if self.checkpoint.exists():
+            if not resume:
+                raise NatgfnError(
+                    f"{self.folder} already holds a run: resume it, or choose another folder"
+                )
+            states = checkpoint.load(self.checkpoint, states, self.configuration)
+            return states, self.record.rewind(int(states.step[0]))
+        if self.arrays:
+            checkpoint.write(self.folder / ARRAYS, self.arrays)
+        self.record.start(self.configuration)
+        return states, []
+
+    def keep(self, states: TrainState, line: Line, *, snapshot: bool) -> None:
+        if snapshot:
+            kept = snapshot_path(self.folder, line["step"])
+            kept.parent.mkdir(exist_ok=True)
+            checkpoint.save(kept, states, self.configuration)
+        # The record first: a crash in between leaves a line too many, which `rewind` drops.
+        self.record.append(line)
+        checkpoint.save(self.checkpoint, states, self.configuration)
+
+
+def snapshot_path(folder: Path, step: int) -> Path:
+    """Where the state of a run after so many updates is kept, if a watcher asked for it."""
+    return folder / "snapshots" / f"{step:08d}.npz"
+
+
+def arrays_in(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays that a run was made from, by their hash, which is checked."""
+    path = folder / ARRAYS
+    if not path.exists():
+        return {}
+    found = checkpoint.read(path)
+    for name, array in found.items():
+        if digest(array) != name:
+            raise NatgfnError(f"{path}: the array {name} is not what the run was made from")
+    return found
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """The configuration of a run and what made it."""
+    return Record(folder / RECORD).read()[0]
