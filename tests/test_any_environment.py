@@ -24,7 +24,7 @@ from natgfn.watch import AbstractWatcher, Exact, Line, Sampled, Snapshots
 
 GRID = Hypergrid(side=4)
 LARGE = Hypergrid(side=20, dims=8)
-BITS = AppendedBitSequences(length=24, word=4, modes=5, radius=9)
+BITS = AppendedBitSequences(length=24, word=4, modes=5, radius=8)
 SMALL = Network(width=6, depth=1)
 QUIET = {"batch": 8, "progress": False}
 
@@ -203,7 +203,7 @@ def test_modes_discovered_are_those_near_to_what_was_drawn():
     words = np.asarray(run.state.memory[0]).reshape(-1, 6)
     bits = (words[:, :, None] >> np.arange(3, -1, -1) & 1).reshape(-1, 24)
     distance = (bits[:, None] != BITS.mode_bits()).sum(axis=2)
-    found = (distance < 9).any(axis=0)
+    found = (distance < 8).any(axis=0)
     assert 0 < found.sum() < 5
     np.testing.assert_array_equal(run.state.visited[0], found)
 

@@ -24,7 +24,7 @@ from natgfn.certify import (
 from natgfn.certify.policy import _CERTIFY, exact_gradient, layer_coupling, trajectory_metric
 from natgfn.cli import app
 from natgfn.fisher import Fisher, Occupancy
-from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
+from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores, Trajectories
 from natgfn.optim import Adam, Euclidean, Natural, SampleSpace
 from natgfn.policies import Flow, Network, Tabular, Uniform
 from natgfn.sampling import UniformMixture
@@ -62,7 +62,7 @@ def dense(algorithm, state):
     def both():
         batch = algorithm.draw(flow, batch_key)
         fisher = Fisher(algorithm.env, flow.forward, Exact()(algorithm.env, flow.forward))
-        if occupancy is None:
+        if isinstance(occupancy, Trajectories):
             flat, unravel = ravel_pytree(eqx.filter(flow.forward, eqx.is_inexact_array))
             rows = jax.jacrev(lambda x: log_laws(algorithm, flow, batch, unravel(x)))(flat)
             other = rows.T @ (batch.omega[:, None] * rows) / batch.size

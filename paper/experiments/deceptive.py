@@ -15,7 +15,8 @@ leaves the natural steps far too short: they are those of a gradient of norm 1, 
 residuals. Without clipping, as in its row on policy, K-FAC comes near the paper's TV and modes on
 two seeds of five and stays in one corner on three, with replay it diverged on one of two, and
 conjugate gradients diverge, because they multiply what momentum holds outside the batch's range by
-up to 1 / λ. With the momentum after the solve they do not: three trials of their sweep are that.
+up to 1 / λ. They do not diverge if the momentum is taken after the solve, as in three of the five
+trials of their sweep.
 
 Tuned methods have the setting with the lowest final KL of a sweep of five trials each, on
 a seed of its own at H = 128. Our rule was made with single runs on seeds 0, 3, 1000

@@ -1,4 +1,4 @@
 """The command line."""
 
-from .main import app as app
-from .main import main as main
+from .commands import app as app
+from .commands import main as main

@@ -1,5 +1,5 @@
 """`python -m natgfn.cli`, the same as `natgfn`."""
 
-from .main import main
+from .commands import main
 
 main()

@@ -89,7 +89,7 @@ class BGe(AbstractScore):
         if not self.mean_weight > 0:
             raise ValueError(f"mean_weight must be positive, got {self.mean_weight}")
 
-    def log_marginals(self, data, sets):
+    def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         law = self.law(data)
         size = np.bitwise_count(sets).astype(np.int64)
         return (
@@ -170,7 +170,7 @@ class BDeu(AbstractScore):
         if not self.sample_size > 0:
             raise ValueError(f"sample_size must be positive, got {self.sample_size}")
 
-    def log_marginals(self, data, sets):
+    def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         if not data.discrete:
             raise ValueError("BDeu is for discrete data, got continuous data: use BGe")
         codes = data.values.astype(np.int64)

@@ -169,7 +169,7 @@ class Dags(AbstractDags):
     def max_steps(self) -> int:
         return self.size * (self.size - 1) // 2 - len(self.required) + 1
 
-    def allowed(self, edges):
+    def allowed(self, edges: Bool[Array, "d d"]) -> Bool[Array, "d d"] | Bool[Array, ""]:
         if not self.limited:
             return jnp.array(True)
         with_it = parents(edges) | (1 << jnp.arange(self.size))[:, None]
@@ -179,7 +179,7 @@ class Dags(AbstractDags):
         table = jnp.asarray(self.log_weights)
         return jnp.sum(table[jnp.arange(self.size), parents(state.edges)])
 
-    def local(self, child, parents):
+    def local(self, child: int, parents: Bool[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         return self.log_weights[child, parents @ (1 << np.arange(self.size))]
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .dags import AbstractDags
+from .dags import AbstractDags, Dag
 
 _CELLS = 2**24  # numbers in the matrices that are factorised together
 
@@ -58,14 +58,14 @@ class GaussianDags(AbstractDags):
         edges = sum(min(before, self.max_parents) for before in range(self.size))
         return edges - len(self.required) + 1
 
-    def allowed(self, edges):
+    def allowed(self, edges: Bool[Array, "d d"]) -> Bool[Array, "d d"]:
         room = jnp.sum(edges, axis=0) < self.max_parents
         return (jnp.asarray(self.by_edge) > -jnp.inf) & room
 
-    def log_reward(self, state):
+    def log_reward(self, state: Dag) -> Float[Array, ""]:
         return jnp.sum(self._weights(jnp, jnp.arange(self.size), state.edges.T))
 
-    def local(self, child, parents):
+    def local(self, child: int, parents: Bool[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         together = max(1, _CELLS // (self.size + 1) ** 2)
         found = np.full(len(parents), -np.inf)
         fits = np.sum(parents, axis=1) <= self.max_parents

@@ -49,7 +49,7 @@ class Gaussians(AbstractTarget):
     width: float = 0.64
     floor: float = 1e-3
 
-    def bumps(self, points):
+    def bumps(self, points: Float[np.ndarray, "n dims"]) -> Float[np.ndarray, " n"]:
         if points.shape[1] < 2:
             raise ValueError(f"Gaussians need 2 dimensions or more, got {points.shape[1]}")
         angles = 2 * np.pi * np.arange(self.count) / self.count
@@ -58,7 +58,7 @@ class Gaussians(AbstractTarget):
         squares = ((points[:, None] - centres) ** 2).sum(axis=2)
         return np.exp(-squares / (2 * self.width**2)).sum(axis=1)
 
-    def modes(self, rewards):
+    def modes(self, rewards: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
         # Rounded, or the rounding of sums would decide between equals.
         order = np.argsort(-rewards.round(12), kind="stable")
         best = np.zeros(len(rewards), bool)
@@ -81,11 +81,11 @@ class Rings(AbstractTarget):
     width: float = 0.48
     floor: float = 1e-3
 
-    def bumps(self, points):
+    def bumps(self, points: Float[np.ndarray, "n dims"]) -> Float[np.ndarray, " n"]:
         radius = np.sqrt((points**2).sum(axis=1))[:, None]
         return np.exp(-((radius - np.array(self.radii)) ** 2) / (2 * self.width**2)).sum(axis=1)
 
-    def modes(self, rewards):
+    def modes(self, rewards: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
         rounded = rewards.round(12)
         return rounded >= np.sort(rounded)[-_tenth(rewards)]
 

@@ -37,7 +37,9 @@ class TrajectoryBalance(AbstractObjective):
 
     penalty: Penalty = Squared()
 
-    def residuals(self, env, flow, paths):
+    def residuals(
+        self, env: AbstractEnv, flow: Flow, paths: Trajectories
+    ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         probs = log_probs(env, flow, paths)
         return flow.log_z + surplus(env, paths, probs), probs
 
@@ -55,7 +57,9 @@ class LogVariance(AbstractObjective):
 
     penalty: Penalty = Squared()
 
-    def residuals(self, env, flow, paths):
+    def residuals(
+        self, env: AbstractEnv, flow: Flow, paths: Trajectories
+    ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         probs = log_probs(env, flow, paths)
         found = surplus(env, paths, probs)
         return found - jnp.mean(found), probs
@@ -76,11 +80,13 @@ class DetailedBalance(AbstractObjective):
     penalty: Penalty = Squared()
     forward_looking: bool = False
 
-    def residuals(self, env, flow, paths):
+    def residuals(
+        self, env: AbstractEnv, flow: Flow, paths: Trajectories
+    ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         phi, probs = potentials(env, flow, paths, self.forward_looking)
         return (phi[:-1] - phi[1:]).ravel(), probs
 
-    def shares(self, paths):
+    def shares(self, paths: Trajectories) -> Float[Array, " rows"]:
         return shared(paths.live)
 
 
@@ -106,12 +112,14 @@ class SubTrajectoryBalance(AbstractObjective):
         if not 0 < self.decay < float("inf"):
             raise ValueError(f"decay must be positive and finite, got {self.decay}")
 
-    def residuals(self, env, flow, paths):
+    def residuals(
+        self, env: AbstractEnv, flow: Flow, paths: Trajectories
+    ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         phi, probs = potentials(env, flow, paths, self.forward_looking)
         start, end = _stretches(paths)
         return (phi[start] - phi[end]).ravel(), probs
 
-    def shares(self, paths):
+    def shares(self, paths: Trajectories) -> Float[Array, " rows"]:
         start, end = _stretches(paths)
         length, inside = (end - start)[:, None], end[:, None] <= paths.lengths
         # Relative to the heaviest, so that no power overflows.

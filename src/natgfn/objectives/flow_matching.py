@@ -4,8 +4,11 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
-from ..sampling import log_probs
+from ..envs import AbstractEnv
+from ..policies import Flow
+from ..sampling import PathLogProbs, Trajectories, log_probs
 from .balance import Penalty
 from .base import AbstractObjective, log_flow, shared
 from .penalties import Squared
@@ -29,7 +32,9 @@ class FlowMatching(AbstractObjective):
     penalty: Penalty = Squared()
     forward_looking: bool = False
 
-    def residuals(self, env, flow, paths):
+    def residuals(
+        self, env: AbstractEnv, flow: Flow, paths: Trajectories
+    ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         def log_out(state):
             return log_flow(env, flow, state, self.forward_looking)
 
@@ -49,5 +54,5 @@ class FlowMatching(AbstractObjective):
         found = jax.vmap(jax.vmap(residual))(paths.after)
         return jnp.where(paths.live, found, 0.0).ravel(), log_probs(env, flow, paths)
 
-    def shares(self, paths):
+    def shares(self, paths: Trajectories) -> Float[Array, " rows"]:
         return shared(paths.live)

@@ -1,6 +1,7 @@
 r"""Penalties $\ell$ on a residual: even functions with $\ell(0) = 0$. Any such function will do."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -47,12 +48,14 @@ def huber(u: Float[Array, ""], threshold: Float[Array, ""] | float) -> Float[Arr
     return inside * (2 * size - inside)
 
 
-def slope(penalty, residuals: Float[Array, " n"]) -> Float[Array, " n"]:
+def slope(penalty: Callable[[Array], Array], residuals: Float[Array, " n"]) -> Float[Array, " n"]:
     r"""$\ell'(u)$."""
     return jax.vmap(jax.grad(penalty))(residuals)
 
 
-def curvature(penalty, residuals: Float[Array, " n"]) -> Float[Array, " n"]:
+def curvature(
+    penalty: Callable[[Array], Array], residuals: Float[Array, " n"]
+) -> Float[Array, " n"]:
     r"""$\ell'(u) / 2u$: the weight of a residual in iterated least squares, 1 for squares."""
     limit = jax.grad(jax.grad(penalty))(0.0) / 2
     zero = residuals == 0

@@ -2,8 +2,10 @@
 
 import jax.numpy as jnp
 
+from ..envs import AbstractEnv
 from ..fisher import Occupancy
-from ..policies import forward_probs
+from ..objectives import Batch
+from ..policies import AbstractPolicy, forward_probs
 from ..statespace import occupancy, require_space
 from .base import AbstractOccupancy, at_visits, smaller
 
@@ -17,7 +19,9 @@ class Exact(AbstractOccupancy):
     others, so their blocks would be solved for nothing.
     """
 
-    def __call__(self, env, policy, batch=None):
+    def __call__(
+        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | None = None
+    ) -> Occupancy:
         space = require_space(env, "occupancy.Exact")
         if space.is_tree and smaller(batch, space):
             reach = jnp.exp(jnp.cumsum(batch.probs.steps, axis=0) - batch.probs.steps)

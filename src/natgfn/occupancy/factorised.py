@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..envs import OnGrid
+from ..envs import AbstractEnv, OnGrid
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import AbstractPolicy, Tabular, forward_probs, masked_softmax
@@ -44,7 +44,9 @@ class Factorised(AbstractOccupancy):
         if self.route not in ROUTES:
             raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {self.route!r}")
 
-    def __call__(self, env, policy, batch: Batch | None = None):
+    def __call__(
+        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | None = None
+    ) -> Occupancy:
         space = require_space(env, "occupancy.Factorised")
         grid = space.env
         if not isinstance(grid, OnGrid):

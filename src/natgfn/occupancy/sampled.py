@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..envs import State
+from ..envs import AbstractEnv, State
 from ..fisher import Occupancy
 from ..objectives import Batch
+from ..policies import AbstractPolicy
 from .base import AbstractOccupancy
 
 
@@ -17,7 +18,7 @@ class Sampled(AbstractOccupancy):
     off-policy. Averaging `SampledScores` over the actions gives this, so it has less noise.
     """
 
-    def __call__(self, env, policy, batch):
+    def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
         states, weights = visits(batch)
         return Occupancy(states, weights)
 
@@ -25,7 +26,7 @@ class Sampled(AbstractOccupancy):
 class SampledScores(AbstractOccupancy):
     """Visited states and actions: the outer product of scores of `eq:sampled_fisher_training`."""
 
-    def __call__(self, env, policy, batch):
+    def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
         states, weights = visits(batch)
         return Occupancy(states, weights, batch.paths.actions.ravel())
 

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from ..envs import State
+from ..envs import AbstractEnv, State
 from ..fisher import Occupancy
 from ..objectives import Batch
+from ..policies import AbstractPolicy
 from .base import AbstractOccupancy
 
 
@@ -26,13 +27,13 @@ class Stratified(AbstractOccupancy):
         if self.count < 1:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
-    def __call__(self, env, policy, batch):
+    def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
         states, valid = pick(batch, self.count)
         return Occupancy(states, valid / jnp.maximum(jnp.sum(valid), 1))
 
 
 def pick(batch: Batch, count: int) -> tuple[State, Bool[Array, " count"]]:
-    """Different visits at random, the first ones of different depths, as far as there are any.
+    """`count` visits of the batch, drawn without replacement: one of each depth, then any others.
 
     The first of the `count` are those that a smaller count would give. What is picked depends on
     the residuals in a way that is as good as random, so an update needs no key of its own.

@@ -38,7 +38,9 @@ class Hierarchical(AbstractPolicy):
         return jnp.where(jnp.any(valid, axis=0), both, 0.0)
 
     @classmethod
-    def of(cls, space: StateSpace, levels: AbstractPolicy, groups: tuple[int, ...]):
+    def of(
+        cls, space: StateSpace, levels: AbstractPolicy, groups: tuple[int, ...]
+    ) -> "Hierarchical":
         """For the actions of an enumerated environment."""
         return cls(levels, np.array(groups), space.child >= 0)
 

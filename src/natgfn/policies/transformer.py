@@ -105,7 +105,7 @@ class LinearTransformer(AbstractPolicy):
     def by_rows(self) -> bool:
         return False  # chunks of states know no trajectories
 
-    def many(self, states: Dag, live: Bool[Array, " n"] | None = None):
+    def many(self, states: Dag, live: Bool[Array, " n"] | None = None) -> Float[Array, "n actions"]:
         edges = jax.vmap(present)(states.edges)
         count = len(edges)
         if live is None:

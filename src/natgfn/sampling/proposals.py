@@ -20,7 +20,9 @@ class AbstractProposal(eqx.Module):
 class OnPolicy(AbstractProposal):
     """The forward policy itself."""
 
-    def __call__(self, log_pf, mask):
+    def __call__(
+        self, log_pf: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]
+    ) -> Float[Array, "*batch actions"]:
         return log_pf
 
 
@@ -33,7 +35,9 @@ class UniformMixture(AbstractProposal):
         if not 0 <= self.epsilon <= 1:
             raise ValueError(f"epsilon must be from 0 to 1, got {self.epsilon}")
 
-    def __call__(self, log_pf, mask):
+    def __call__(
+        self, log_pf: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]
+    ) -> Float[Array, "*batch actions"]:
         count = jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1)
         mixed = (1 - self.epsilon) * jnp.exp(log_pf) + self.epsilon / count
         return jnp.where(mask, jnp.log(mixed), -jnp.inf)

@@ -4,9 +4,11 @@ import logging
 
 import equinox as eqx
 import jax
+from jaxtyping import PyTree
 
+from ..fisher import Fisher, Scalar
 from ..policies import AbstractPolicy, Tabular
-from .base import AbstractSolver, require_positive
+from .base import AbstractSolver, Parameters, require_positive
 from .block import Block
 from .cg import ConjugateGradients
 from .dense import Dense
@@ -42,11 +44,13 @@ class Auto(AbstractSolver):
         exact = min(cost, key=lambda solver: cost[solver])
         return exact() if cost[exact] <= self.budget else ConjugateGradients()
 
-    def init(self, params):
+    def init(self, params: Parameters) -> PyTree:
         # That of conjugate gradients for every network: what is picked is not known yet.
         return None if isinstance(params, Tabular) else ConjugateGradients().init(params)
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         rows, exact = fisher.occupancy.weights.size, fisher.occupancy.actions is None
         solver = self.pick(fisher.policy, rows, fisher.env.num_actions if exact else 1)
         logging.getLogger("natgfn").info(
@@ -57,7 +61,7 @@ class Auto(AbstractSolver):
         )
         return solver.solve(fisher, h, damping, state)
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         require_positive(damping)
 
 

@@ -1,11 +1,15 @@
 """What a solver is."""
 
 from abc import abstractmethod
+from typing import TypeAlias
 
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from ..fisher import Fisher, Scalar
+
+Parameters: TypeAlias = PyTree[Float[Array, "..."]]
+"""Shaped like the parameters of a policy."""
 
 
 class AbstractSolver(eqx.Module):
@@ -16,14 +20,14 @@ class AbstractSolver(eqx.Module):
     solvers have none.
     """
 
-    def init(self, params: PyTree[Float[Array, "..."]]) -> PyTree:
+    def init(self, params: Parameters) -> PyTree:
         """The state before the first solve."""
         return None
 
     @abstractmethod
     def solve(
-        self, fisher: Fisher, h: PyTree[Float[Array, "..."]], damping: Scalar, state: PyTree = None
-    ) -> tuple[PyTree[Float[Array, "..."]], PyTree]:
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         """The direction $v$, shaped like the parameters of the policy, and the next state."""
 
     @abstractmethod

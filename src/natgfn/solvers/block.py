@@ -8,16 +8,18 @@ to zero, and grows like $1 / d$ as visits vanish.
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from ..fisher import Blocks, Scalar
-from .base import AbstractSolver, require_positive
+from ..fisher import Blocks, Fisher, Scalar
+from .base import AbstractSolver, Parameters, require_positive
 
 
 class Block(AbstractSolver):
     """Damped state blocks, by Sherman-Morrison."""
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         blocks = fisher.blocks()
         solve = solve_covariance if blocks.mass is None else solve_scores
         solved = solve(blocks, h.logits.at[blocks.states].get(mode="clip"), damping)
@@ -25,14 +27,16 @@ class Block(AbstractSolver):
         everywhere = (h.logits / damping).at[blocks.states].set(solved, mode="drop")
         return eqx.tree_at(lambda p: p.logits, h, everywhere), state
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         require_positive(damping)
 
 
 class BlockPseudoinverse(AbstractSolver):
     """Undamped state blocks, by the Moore-Penrose pseudo-inverse; damping must be zero."""
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         blocks = fisher.blocks()
         if blocks.mass is not None:
             raise ValueError("BlockPseudoinverse needs blocks exact in the action; use Sampled")
@@ -40,7 +44,7 @@ class BlockPseudoinverse(AbstractSolver):
         everywhere = jnp.zeros_like(h.logits).at[blocks.states].set(solved, mode="drop")
         return eqx.tree_at(lambda p: p.logits, h, everywhere), state
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         if damping != 0:
             raise ValueError(f"BlockPseudoinverse takes damping=0, got {damping}; Block is damped")
 

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
-from ..fisher import LinearisedFisher
-from .base import AbstractSolver, require_positive
+from ..fisher import Fisher, LinearisedFisher, Scalar
+from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
 
 
@@ -62,13 +62,15 @@ class ConjugateGradients(AbstractSolver):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
 
-    def init(self, params):
+    def init(self, params: Parameters) -> ConjugateGradientsState:
         flat, zero = ravel_pytree(params)[0], jnp.array(0)
         scales = jnp.zeros(len(jax.tree.leaves(params)), flat.dtype)
         residual = jnp.zeros((), flat.dtype)
         return ConjugateGradientsState(jnp.zeros_like(flat), scales, zero, residual, zero)
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         before = self.init(h) if state is None else state
         flat, unravel = ravel_pytree(h)
 
@@ -131,7 +133,7 @@ class ConjugateGradients(AbstractSolver):
         due = state.solves % self.refresh == 0
         return jax.lax.cond(due, estimate, lambda: state.scales)
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         require_positive(damping)
 
 

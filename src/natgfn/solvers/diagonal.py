@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
-from ..fisher import Fisher
-from .base import AbstractSolver, require_positive
+from ..fisher import Fisher, Scalar
+from .base import AbstractSolver, Parameters, require_positive
 from .kfac import average, check_decay, matrices, moving, signals, with_matrices
 from .live import on_live_rows
 
@@ -34,12 +34,14 @@ class Diagonal(AbstractSolver):
     def __check_init__(self):
         check_decay(self.decay)
 
-    def init(self, params):
+    def init(self, params: Parameters) -> DiagonalState:
         layers = matrices(params)
         zeros = tuple((jnp.zeros_like(x[:, 0]), jnp.zeros_like(x[0])) for x in layers)
         return DiagonalState(zeros, jnp.array(0))
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         before = self.init(h) if state is None else state
         layers = matrices(h)
 
@@ -60,7 +62,7 @@ class Diagonal(AbstractSolver):
         ]
         return with_matrices(h, solved), DiagonalState(factors, before.solves + 1)
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         require_positive(damping)
 
 

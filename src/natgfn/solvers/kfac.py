@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
 from ..policies import MLP, Look, masked_softmax
-from .base import AbstractSolver, require_positive
+from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
 
 Square = Float[Array, "_ _"]
@@ -64,7 +64,7 @@ class KFAC(AbstractSolver):
         if self.refresh < 1:
             raise ValueError(f"refresh must be at least 1, got {self.refresh}")
 
-    def init(self, params):
+    def init(self, params: Parameters) -> KFACState:
         layers = matrices(params)
         zeros = tuple(
             (jnp.zeros((m, m), x.dtype), jnp.zeros((n, n), x.dtype))
@@ -74,7 +74,9 @@ class KFAC(AbstractSolver):
         scales = tuple(map(jnp.zeros_like, layers)) if self.eigenvalues else ()
         return KFACState(zeros, zeros, scales, jnp.array(0))
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         before = self.init(h) if state is None else state
         decay = moving(self.decay, before.solves)
         layers = matrices(h)
@@ -97,7 +99,7 @@ class KFAC(AbstractSolver):
                 solved = [a @ m @ g for m, (a, g) in zip(layers, inverses, strict=True)]
         return with_matrices(h, solved), KFACState(factors, inverses, scales, before.solves + 1)
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         require_positive(damping)
 
 
@@ -173,7 +175,8 @@ def _parameters(policy: MLP) -> tuple[list[Any], list[Any]]:
 
 
 def _turn(policy: MLP, weights: list[Any]) -> list[Any]:
-    """Weights of inputs by outputs, from outputs by inputs or back; a look-up has the former."""
+    """The weight matrix of each layer, transposed, from `[outputs, inputs]` to `[inputs, outputs]` or
+    back. The rows of a look-up are `[inputs, outputs]` in both."""
     first, *rest = weights
     return [first if isinstance(policy.first, Look) else first.T, *(x.T for x in rest)]
 

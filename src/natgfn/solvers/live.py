@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 from ..fisher import Fisher, Occupancy
 
 FEW = 64
-"""Rows that are not worth a program of their own for fewer."""
+"""Rows in the smallest program that is compiled: fewer are padded to so many."""
 
 
 def on_live_rows(compute: Callable[[Fisher], PyTree], fisher: Fisher) -> PyTree:

@@ -12,17 +12,19 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from ..fisher import Fisher, Occupancy
-from .base import AbstractSolver, require_positive
+from ..fisher import Fisher, Occupancy, Scalar
+from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
 
 
 class Rows(AbstractSolver):
     r"""Cholesky factorisation of $R R^\top + \lambda I$, of any policy."""
 
-    def solve(self, fisher, h, damping, state=None):
+    def solve(
+        self, fisher: Fisher, h: Parameters, damping: Scalar, state: PyTree = None
+    ) -> tuple[Parameters, PyTree]:
         flat, unravel = ravel_pytree(h)
 
         def on(fisher):
@@ -34,7 +36,7 @@ class Rows(AbstractSolver):
 
         return unravel(on_live_rows(on, fisher)), state
 
-    def check_damping(self, damping):
+    def check_damping(self, damping: float) -> None:
         require_positive(damping)
 
 
