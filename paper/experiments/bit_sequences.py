@@ -51,7 +51,7 @@ class Scale:
     """Strings of the test set in the end."""
     timed: int = 50
     """Updates in each of five rounds that are timed."""
-    network: Network = Network(64, 2)
+    network: Network = Network()
 
 
 SCALES = {

@@ -175,7 +175,7 @@ def _parameters(policy: MLP) -> tuple[list[Any], list[Any]]:
 
 
 def _turn(policy: MLP, weights: list[Any]) -> list[Any]:
-    """The weight matrix of each layer, transposed, from `[outputs, inputs]` to `[inputs, outputs]` or
+    """The weight matrix of each layer, transposed: `[outputs, inputs]` to `[inputs, outputs]`, or
     back. The rows of a look-up are `[inputs, outputs]` in both."""
     first, *rest = weights
     return [first if isinstance(policy.first, Look) else first.T, *(x.T for x in rest)]
