@@ -1,6 +1,7 @@
 """Annotations are checked at run time in every test, and hypothesis is made repeatable."""
 
 import os
+from collections.abc import Iterator
 
 # Read when NumPy is imported, which the next line does: see natgfn/__init__.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -39,3 +40,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Compile as fast as possible, unless a test is marked as one that trains for long."""
     trains = item.get_closest_marker("trains") is not None
     jax.config.update("jax_disable_most_optimizations", not trains)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs_are_let_go() -> Iterator[None]:
+    """Each compiled program holds memory maps, of which a process may have 65,530."""
+    yield
+    jax.clear_caches()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-CERTIFY = "src/natgfn/certify"
+CERTIFY, THEORY = "src/natgfn/certify", "paper/theory"
 
 
 class Mutant(NamedTuple):
@@ -98,14 +98,14 @@ MUTANTS = [
     ),
     Mutant(
         "score bound with E|r| squared",
-        f"{CERTIFY}/trajectories.py",
+        f"{THEORY}/trajectories.py",
         "jnp.sum(paths.probs * multiplier**2)",
         "jnp.sum(paths.probs * jnp.abs(multiplier)) ** 2",
         "score_compatible",
     ),
     Mutant(
         "trajectory law without its probabilities",
-        f"{CERTIFY}/trajectories.py",
+        f"{THEORY}/trajectories.py",
         "return self.scores.T @ (self.probs[:, None] * self.scores)",
         "return self.scores.T @ self.scores / len(self.probs)",
         "exact_tabular_fisher_main or sum_over_steps",
@@ -126,15 +126,15 @@ MUTANTS = [
     ),
     Mutant(
         "TB gap with one residual instead of two",
-        f"{CERTIFY}/realisability.py",
+        f"{THEORY}/realisability.py",
         "return Bound(_law_gap(space, log_pf), 2 * residual)",
         "return Bound(_law_gap(space, log_pf), residual)",
         "TB_residuals",
     ),
     Mutant(
         "sampled surrogate swapped for the exact one",
-        f"{CERTIFY}/certificate.py",
-        "if isinstance(occupancy, Exact):",
+        f"{CERTIFY}/policy.py",
+        "if isinstance(occupancy, Exact) and self.fisher.occupancy.complete:",
         "if True:",
         "numbers_of_a_table and sampled",
     ),
@@ -194,7 +194,7 @@ def main() -> int:
     alive = 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
-        for name in ("src", "tests", "pyproject.toml"):
+        for name in ("src", "paper", "benchmarks", "tests", "pyproject.toml"):
             source = ROOT / name
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, tree / name)

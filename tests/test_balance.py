@@ -242,6 +242,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rule"), PAIRS)
 def test_objectives_train_with_any_rule(name, rule):
     run = ng.train(

@@ -27,6 +27,8 @@ from paper.theory import realisability, trajectories
 from paper.theory.consistency import direction_errors, measured_rate
 from paper.theory.instances import random_gradients, random_network, random_pair, shrunk
 
+pytestmark = pytest.mark.slow
+
 INSTANCES = 200
 
 

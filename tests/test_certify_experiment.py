@@ -7,6 +7,8 @@ import pytest
 from paper.experiments import certificates, reproduce
 from paper.statements import STATEMENTS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):

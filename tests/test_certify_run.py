@@ -158,6 +158,7 @@ def test_the_metric_of_trajectories_is_their_outer_product():
     np.testing.assert_allclose(solved, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 @float64
 def test_numbers_of_a_network_are_those_of_dense_matrices():
     algorithm, state = setting(Adam(), design=Network(width=6, depth=2))
@@ -185,6 +186,7 @@ def test_numbers_of_a_network_are_those_of_dense_matrices():
     assert 0 < float(found["curvature_floor"]) <= along @ exact @ along * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @float64
 def test_layer_coupling_is_that_of_the_block_diagonal():
     _, state = setting(Adam(), design=Network(width=6, depth=1))
@@ -278,6 +280,7 @@ def test_every_must_be_positive():
         ng.watch.Certificate(0)
 
 
+@pytest.mark.slow
 def test_a_quick_certificate_of_a_network_brackets_the_full_one():
     """Both of the same batch, in single precision."""
     options = {"updates": 50, "batch": 16, "watch": (ng.watch.Certificate(50),), "progress": False}
@@ -332,6 +335,7 @@ def test_certify_of_no_run_is_one_line(tmp_path):
     assert "record" in result.output
 
 
+@pytest.mark.slow
 @float64
 def test_certify_against_a_reference_from_many_trajectories():
     """Where states cannot be enumerated, the reference is a Fisher of many more trajectories."""

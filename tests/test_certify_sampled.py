@@ -34,6 +34,8 @@ from natgfn.optim import Adam, Natural
 from natgfn.policies import AbstractPolicy, Flow, Uniform
 from natgfn.statespace import enumerate_states
 
+pytestmark = pytest.mark.slow
+
 GRID = ng.envs.Hypergrid(side=4)
 SPACE = enumerate_states(GRID)
 KEY = jax.random.key(5)

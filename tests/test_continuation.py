@@ -30,6 +30,8 @@ from paper.experiments.continuation import (
 from paper.experiments.continuation_page import area, updates_to
 from paper.rules import ControlledAdam
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):

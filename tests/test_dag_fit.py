@@ -152,6 +152,7 @@ def test_any_rule_trains_without_an_enumeration(rule):
     assert int(states.rejected[0]) == 0
 
 
+@pytest.mark.slow
 def test_the_transformer_trains():
     env = Dags(random_weights(3, 1.0, 2))
     algorithm = algorithm_for(env, rule=Adam(3e-3), source=Recall(capacity=64), batch=16)

@@ -82,6 +82,7 @@ def test_the_transformer_is_what_its_definition_says():
         np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
+@pytest.mark.slow
 @float64
 def test_chunks_and_padding_change_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(transformer, "CHUNK", 8)
@@ -106,6 +107,7 @@ def test_chunks_and_padding_change_nothing(monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_allclose(one, other, atol=1e-10)
 
 
+@pytest.mark.slow
 @float64
 def test_the_fisher_of_the_transformer_is_that_of_its_states():
     env = Dags(random_weights(3, 1.0, 0))

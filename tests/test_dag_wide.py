@@ -118,6 +118,7 @@ def test_constraints_leave_the_graphs_of_the_table():
     assert all(finding.ok is not False for finding in findings)
 
 
+@pytest.mark.slow
 def test_a_guide_does_not_care_where_weights_come_from():
     case = a_target(3)
     tabular, computed = Dags(log_weights(*case)), gaussian_dags(*case)
@@ -176,6 +177,7 @@ def test_padding_that_is_skipped_changes_nothing():
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.trains
 def test_a_short_training_on_computed_rewards():
     rng = np.random.default_rng(0)

@@ -19,6 +19,8 @@ from natgfn.policies import Flow, Network, Uniform
 from natgfn.solvers import KFAC, ConjugateGradients
 from paper.rules import ControlledAdam, DampedFisher, adaptive_solve
 
+pytestmark = pytest.mark.slow
+
 WIDE = {"norm": 1e6, "kl": 1e6, "clip": 1e6}
 
 

@@ -24,6 +24,8 @@ from paper.experiments.deceptive_methods import (
 from paper.experiments.deceptive_page import COLUMNS, PAPER
 from paper.experiments.study import steps_done
 
+pytestmark = pytest.mark.slow
+
 TINY = Scale({6: 6}, (4,), 2, 1, 1, 5, 3)
 
 

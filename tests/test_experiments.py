@@ -18,6 +18,8 @@ from paper.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untun
 from paper.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, _middle, faster
 from paper.tables import cell, results_markdown, table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):

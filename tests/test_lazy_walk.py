@@ -139,6 +139,7 @@ def test_a_constant_backward_policy_moves_the_optimum():
     np.testing.assert_allclose(law, expected / expected.sum(), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_training_ends_at_the_optimum_of_its_backward_policy():
     env = LazyWalk(2, 3, target=Rings((1.0, 2.0)))
     run = ng.train(env, backward=Constant(), updates=400, batch=64, progress=False)

@@ -155,6 +155,7 @@ def test_the_preconditioner_is_the_mean_diagonal_of_each_array():
     assert np.all(np.asarray(fourth.scales) != np.asarray(state.scales))
 
 
+@pytest.mark.slow
 def test_single_precision_is_enough_for_nine_thousand_parameters():
     """Where lineax gives NaN."""
     name = "deceptive"
@@ -491,6 +492,7 @@ def test_they_need_damping(solver):
         solver.check_damping(0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [ConjugateGradients(warm_start=True), KFAC(eigenvalues=True)])
 def test_a_network_learns_with_them(solver):
     rule = ng.optim.Natural(ng.occupancy.Sampled(), solver, damping=1e-2, rate=0.05,

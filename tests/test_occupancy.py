@@ -353,6 +353,7 @@ def test_exact_routes_need_an_enumerated_environment(route):
         route(space.env, Tabular.forward(space))
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_factorised_routes_prints_growth_and_judges_memory(monkeypatch, capsys):
     monkeypatch.setattr(benchmark, "SIDES", {2: (3, 6)})
     monkeypatch.setattr(benchmark, "WALK", ng.envs.LazyWalk(1, 2))

@@ -31,6 +31,7 @@ def test_the_ten_lines_run_as_printed(tmp_path):
     assert (tmp_path / "terminal_law.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_lines_on_large_spaces_run_as_printed(tmp_path):
     _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert "updates=200" in code

@@ -343,6 +343,7 @@ def test_noise_is_in_proportion_to_each_array_of_the_forward_policy(small):
         assert np.all(np.asarray(after) == np.asarray(before))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [Fresh(), Replay(capacity=5)], ids=["fresh", "replay"])
 def test_a_perturbed_policy_draws_as_its_source_would(small, source):
     """What another policy would have drawn, and without noise what this one would."""
@@ -487,6 +488,7 @@ def test_a_step_that_spoils_the_teacher_is_rejected_as_a_whole(small):
     assert int(state.rejected) == 3
 
 
+@pytest.mark.slow
 @float64
 def test_a_teacher_learns_by_clipped_adam_on_its_own_balance(small):
     """Written out over the numbers of the states, for two updates of moments."""
@@ -567,6 +569,7 @@ def test_modes_discovered_are_the_best_objects_that_were_drawn():
         assert set(np.flatnonzero(visited).tolist()) == objects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [Replay(), replace(TEACHER, rule=Adam()), Perturbed()],

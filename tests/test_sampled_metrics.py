@@ -202,6 +202,7 @@ def test_errors_of_correlations_are_what_they_vary_by():
         assert spread == pytest.approx(np.mean([f[f"{name}_se"] for f in found]), rel=0.12)
 
 
+@pytest.mark.slow
 def test_errors_are_what_the_estimates_vary_by():
     case = Case(Known(), enumerated=True)
     keys = jax.random.split(KEY, 200)
@@ -246,6 +247,7 @@ def test_best_objects_and_modes(enumerated):
     assert everything["top_diversity"] == pytest.approx(2 * (2 * 20 / 16) / 2 * 16 / 15)
 
 
+@pytest.mark.slow
 def test_batches_bound_the_memory_and_change_no_law(monkeypatch):
     case = Case(Known(), enumerated=False)
     each = 8 * (9 + 4 * 3)  # 8 states of a path, each with two integers, a boolean and 3 logits

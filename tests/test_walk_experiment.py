@@ -10,6 +10,8 @@ from natgfn.policies import Constant, Tabular
 from paper.experiments import _of_studies, objectives, walk
 from paper.experiments.study import PAPER, TUNED, UNTUNED, Scale, Study
 
+pytestmark = pytest.mark.slow
+
 SMALL = Scale(updates=20, seeds=2, sweep_seeds=1, sweep_points=1)
 
 
