@@ -83,14 +83,17 @@ def test_what_needs_every_state_says_what_does_not(options, message):
 
 # The same run, with and without a list of states.
 
-SOURCES: list[AbstractSource] = [
+LONGER: list[AbstractSource] = [
     Fresh(),
     Replay(capacity=6),
-    Mixed(Replay("loss", capacity=6)),
     Recall(capacity=20),
     Perturbed(Replay(capacity=6)),
     Teacher(SMALL, replay=Replay("teacher", capacity=6)),
     ACE(SMALL),
+]
+SOURCES = [
+    Mixed(Replay("loss", capacity=6)),
+    *(pytest.param(source, marks=pytest.mark.slow) for source in LONGER),
 ]
 
 
@@ -263,7 +266,11 @@ def test_a_record_is_json_whatever_the_numbers(tmp_path):
 # What is kept.
 
 
-@pytest.mark.parametrize("source", [Mixed(), Teacher(SMALL)], ids=["mixed", "teacher"])
+@pytest.mark.parametrize(
+    "source",
+    [Mixed(), pytest.param(Teacher(SMALL), marks=pytest.mark.slow)],
+    ids=["mixed", "teacher"],
+)
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, source):
     """Objects of a space that nobody can list are part of the checkpoint."""
     options = {

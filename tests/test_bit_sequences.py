@@ -240,6 +240,7 @@ def test_bit_sequences_can_be_configured_and_described():
         setup_from(read_settings(None, ["env=bit_sequences", "env.length=16", "env.word=3"]))
 
 
+@pytest.mark.slow
 @FORMS
 def test_the_default_rule_learns_short_strings(form):
     run = ng.train(form(8, 4), updates=300, batch=64, progress=False)

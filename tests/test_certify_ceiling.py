@@ -17,6 +17,8 @@ from natgfn.policies import Network, Tabular
 from natgfn.sampling import OnPolicy, rollout
 from natgfn.statespace import enumerate_states
 
+pytestmark = pytest.mark.slow
+
 SPACE = enumerate_states(ng.envs.Hypergrid(side=5))
 
 

@@ -23,6 +23,8 @@ from natgfn.policies import AbstractPolicy, Network
 from natgfn.sampling import OnPolicy, rollout
 from natgfn.statespace import StateSpace, enumerate_states
 
+pytestmark = pytest.mark.slow
+
 DAMPINGS = (1e-3, 1e-1, 10.0)
 DRAWN = (8, 64)
 CASES = {
@@ -128,7 +130,6 @@ def check_converged(found, expected):
     assert found.iterations < 64
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num", DRAWN)
 @pytest.mark.parametrize("name", CASES)
 @float64
@@ -150,7 +151,6 @@ def test_with_the_roles_exchanged_the_estimate_certifies_the_coupling(name, num)
         check_converged(found, truth(name, num, damping, "gamma"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("num", DRAWN)
 @float64
 def test_single_precision_certifies_the_same_to_one_per_cent(num):
@@ -167,7 +167,6 @@ def test_single_precision_certifies_the_same_to_one_per_cent(num):
             assert found.low >= -1 - 1e-4
 
 
-@pytest.mark.slow
 @float64
 def test_an_estimate_cut_short_stays_a_lower_bound_and_says_that_it_is_not_done():
     """What was found then need not be near the largest; but some eigenvalue is as near as said."""

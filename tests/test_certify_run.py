@@ -99,6 +99,7 @@ TABLE_RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE_RULES)
 @float64
 def test_numbers_of_a_table_are_those_of_dense_matrices(name):

@@ -301,6 +301,7 @@ def test_a_sound_environment_too_large_to_list_passes_on_a_sample():
     assert len(findings) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGE_MISTAKES, ids=lambda kind: kind.__name__)
 def test_each_mistake_is_found_on_a_sample(kind: type[AbstractEnv]):
     findings = check_environment(kind(), max_states=1000)

@@ -52,6 +52,7 @@ def test_everything_is_written_and_agrees_with_the_enumeration():
     assert summary["options"]["max_parents"] == 2
 
 
+@pytest.mark.slow
 def test_the_papers_target_on_the_packaged_data(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(posterior, "SAMPLES", 100)  # to save time
     result = natgfn("dag", "exact", "sachs", "--log", "--temperature", "paper", "--out", "run")

@@ -139,6 +139,7 @@ def test_recall_keeps_the_newest_and_draws_each_once():
         source.gather(env, flow, UniformMixture(1.0), 6, memory, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Adam(1e-2), SampleSpace.network()])
 def test_any_rule_trains_without_an_enumeration(rule):
     env = Dags(random_weights(4, 1.0, 2))
@@ -172,6 +173,7 @@ def test_scores_by_name():
         score_for(data, "aic")
 
 
+@pytest.mark.slow
 def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     a_table().to_csv("data.csv", index=False)

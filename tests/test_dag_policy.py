@@ -180,6 +180,7 @@ def test_the_guide_is_exact_where_pairs_owe_each_other_nothing():
     np.testing.assert_allclose(draws.log_weights, 5 * np.log(2), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_network_corrects_the_guide_and_alone_is_trained():
     env = Dags(random_weights(3, 1.0, 0))
     network = Network(8, 1)(env, key=jax.random.key(0))

@@ -201,6 +201,7 @@ def write(count: int, rows: int = 60) -> None:
     pd.DataFrame(values).add_prefix("x").to_csv("data.csv", index=False)
 
 
+@pytest.mark.slow
 def test_seventeen_variables_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     write(17)

@@ -186,6 +186,7 @@ def pad(whole, count):
     return padded, jax.tree.map(lambda x: x[live], whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "scores"),
     [(ConjugateGradients(10), False), (KFAC(), True), (KFAC(eigenvalues=True), False),

@@ -40,6 +40,7 @@ def test_the_lines_on_large_spaces_run_as_printed(tmp_path):
     assert (tmp_path / "large" / "record.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_this_machine_is_healthy(tmp_path):
     assert "healthy" in as_a_user("-m", "natgfn.cli", "doctor", folder=tmp_path)
 

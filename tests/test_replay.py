@@ -432,6 +432,7 @@ def test_the_teacher_is_rewarded_for_what_the_student_lacks():
 TEACHER = Teacher(policy=Network(width=4, depth=1), replay=Replay("teacher", capacity=5))
 
 
+@pytest.mark.slow
 def test_a_teacher_takes_every_fourth_turn(small):
     """Student, buffer, teacher, buffer; what is new goes into the buffer."""
     env, flow, law = small.space, networks(small), UniformMixture(0.5)
@@ -456,6 +457,7 @@ def test_a_teacher_takes_every_fourth_turn(small):
     assert len(set(drawn[:3])) == 3
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_paths_alone(small):
     """Other teachers change its update only where they drew the paths."""
     algorithm = Algorithm(small.space, Adam(), source=TEACHER, batch=8)

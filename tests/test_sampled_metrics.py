@@ -164,6 +164,7 @@ def test_eubo_of_exact_samples_is_above_log_z_by_the_divergence(case):
     assert agrees(weighted, "eubo", exact)
 
 
+@pytest.mark.slow
 def test_estimated_terminal_law(case):
     places = np.random.default_rng(0).permutation(len(case.q))
     log_q, log_rewards = log_terminal_law(case.env, case.flow, case.objects(places), 1000, key=KEY)
