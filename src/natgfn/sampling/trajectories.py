@@ -209,8 +209,9 @@ _BLOCK = 8  # steps that are evaluated together then
 
 
 def is_long(paths: Trajectories, env: AbstractEnv, most: int = LONG) -> bool:
-    """Whether a trajectory has more than `most` logits, padding included."""
-    return len(paths.actions) * env.num_actions > most
+    """Whether a trajectory has more than `most` logits, in steps of which most may be padding."""
+    times = len(paths.actions)
+    return times >= 2 * _BLOCK and times * env.num_actions > most
 
 
 def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories, most: int = LONG) -> PathLogProbs:
