@@ -20,15 +20,13 @@ def space():
     return walk.enumerated("smoke", "Rings")
 
 
-def test_one_method_under_both_backward_policies(space, tmp_path, monkeypatch, capsys):
+def test_one_method_under_both_backward_policies(space, tmp_path, capsys):
     (exact,) = [method for method in walk.METHODS if method.name == "Natural (exact)"]
-    monkeypatch.setattr(walk, "METHODS", (exact,))
-    studies = walk.compare("Rings", space, SMALL, tmp_path)
+    studies = walk.compare("Rings", space, SMALL, tmp_path, methods=(exact,))
     assert [study.setting["P_B"] for study in studies] == [walk.NORMALISED, walk.CONSTANT]
     for study in studies:
         assert [row["setting"]["rates"] for row in study.rows][:3] == [PAPER, TUNED, UNTUNED]
         assert study.rows[1]["routes"].keys() == {"joint", "pairs", "direct"}
-        assert all(0 <= row["metrics"]["half"]["mean"] <= 49 for row in study.rows)
     assert studies[1].rows[-1]["method"] == walk.OPTIMUM
     assert "Natural (exact), tuned rates: TV" in capsys.readouterr().err
 

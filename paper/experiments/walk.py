@@ -13,7 +13,7 @@ rate on the constant one; the paper's rates are those of its other tables. ACE a
 Wasserstein correction are reconstructions: no code of either is public.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +119,13 @@ def enumerated(scale: str, target: str) -> StateSpace:
     return enumerate_states(LazyWalk(reach, steps, target=TARGETS[target]))
 
 
-def compare(target: str, space: StateSpace, size: Scale, work: Path) -> list[Study]:
+def compare(
+    target: str,
+    space: StateSpace,
+    size: Scale,
+    work: Path,
+    methods: Sequence[Method] = METHODS,
+) -> list[Study]:
     """Every method on one target, under both backward policies."""
     studies = {
         name: Study(
@@ -127,7 +133,7 @@ def compare(target: str, space: StateSpace, size: Scale, work: Path) -> list[Stu
         )
         for name, make in BACKWARD.items()
     }
-    for method in METHODS:
+    for method in methods:
         best = studies[NORMALISED].sweep(method)
         for study in studies.values():
             if method.name != MESSAGES:  # which the paper does not have

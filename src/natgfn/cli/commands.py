@@ -137,7 +137,7 @@ def _default(parameter: inspect.Parameter) -> str:
 def _summary(thing: Any) -> str:
     first = (inspect.getdoc(thing) or "").partition("\n")[0]
     # Formulas as a terminal can show them.
-    return re.sub(r"\\[,;! ]|[$\\{}]", "", first)
+    return re.sub(r"\\(mathrm|[,;! ])|[$\\{}]", "", first)
 
 
 def _console() -> Console:
