@@ -12,7 +12,16 @@ from oracles import explore, flatten, float64, make_flow, on_batch, random_table
 from natgfn.fisher import Fisher
 from natgfn.objectives import Huber
 from natgfn.occupancy import Exact, Sampled, SampledScores
-from natgfn.optim import Adam, Euclidean, Natural, SampleSpace, by_part, natural_gradient
+from natgfn.optim import (
+    Adam,
+    Cosine,
+    Euclidean,
+    Linear,
+    Natural,
+    SampleSpace,
+    by_part,
+    natural_gradient,
+)
 from natgfn.policies import Flow, Tabular
 from natgfn.sampling import UniformMixture
 from natgfn.solvers import Block, BlockPseudoinverse
@@ -287,3 +296,59 @@ def test_a_table_in_sample_space_needs_an_enumerated_environment(problem):
 
     with pytest.raises(ValueError, match=r"a table in sample space needs every state"):
         problem.run(gram)
+
+
+# Schedules.
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (Cosine(0.3, 8, 0.06), optax.cosine_decay_schedule(0.3, 8, 0.2)),
+        (Linear(0.3, 8, 0.06), optax.linear_schedule(0.3, 0.06, 8)),
+    ],
+    ids=["cosine", "linear"],
+)
+def test_schedules_are_those_of_optax_and_so_are_the_steps(ours, theirs):
+    steps = range(11)
+    np.testing.assert_allclose([ours(k) for k in steps], [theirs(k) for k in steps], rtol=1e-6)
+    params = Flow(Tabular(jnp.ones((2, 3))), Tabular(jnp.ones((3, 3))), jnp.array(1.0))
+
+    def walk(rate):
+        transform, now = Adam(rate, log_z_rate=rate).transform(), params
+        state = transform.init(now)
+        for _ in steps:
+            gradient = jax.tree.map(lambda x: x**2 - 0.3, now)
+            moved, state = transform.update(gradient, state, now, step=jnp.array(0))
+            now = eqx.apply_updates(now, moved)
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(now)])
+
+    np.testing.assert_allclose(walk(ours), walk(theirs), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rule", [Natural, SampleSpace], ids=lambda rule: rule.__name__)
+@float64
+def test_a_damping_may_follow_a_schedule(problem, rule):
+    """After so many updates it is that of the schedule."""
+    schedule = Linear(2.0, 10, 0.5)
+
+    def steps(space, flow, batch):
+        def step(damping, number):
+            made = rule(damping=damping)
+            transform, params = made.transform(), eqx.filter(flow, eqx.is_inexact_array)
+            context = made.context(space, flow, batch) | {"step": number}
+            moved = transform.update(batch.gradient(), transform.init(params), params, **context)
+            return moved[0].forward.logits
+
+        return step(schedule, 4), step(1.4, 0), step(2.0, 0)
+
+    scheduled, expected, first = problem.run(steps)
+    np.testing.assert_allclose(scheduled, expected, rtol=1e-6)
+    assert np.abs(np.asarray(scheduled) - np.asarray(first)).max() > 1e-3
+
+
+def test_bad_schedules_are_refused():
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        Cosine(0.1, 0)
+    with pytest.raises(ValueError, match="start must be zero or positive and finite, got -1"):
+        Linear(-1.0, 5)
