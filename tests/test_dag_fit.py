@@ -48,6 +48,7 @@ def fitted() -> SampledPosterior:
     return fit(a_table(), forbid=[("d", "a")], updates=300, batch=32, progress=False)
 
 
+@pytest.mark.slow
 def test_a_short_training_ends_near_the_posterior(fitted: SampledPosterior):
     exact = exact_posterior(load(a_table()), prior=Prior(forbid=[("d", "a")]))
     errors = fitted.errors(exact)
@@ -72,6 +73,7 @@ def test_log_z_goes_as_far_as_a_poor_guide_asks():
     assert (rates(0), rates(100)) == pytest.approx((first.std() / 40, 0.02 * first.std() / 40))
 
 
+@pytest.mark.slow
 def test_samples_are_acyclic_repeatable_and_in_any_number(fitted: SampledPosterior):
     drawn = fitted.sample(501, seed=4)
     assert drawn.shape == (501, 4, 4)
@@ -80,6 +82,7 @@ def test_samples_are_acyclic_repeatable_and_in_any_number(fitted: SampledPosteri
     assert (drawn != fitted.sample(501, seed=5)).any()
 
 
+@pytest.mark.slow
 def test_the_top_graphs_are_those_of_the_exact_posterior(fitted: SampledPosterior):
     exact = exact_posterior(load(a_table()), prior=Prior(forbid=[("d", "a")]))
     _, expected = exact.top(5)

@@ -156,6 +156,7 @@ def test_candidates_are_the_markov_blanket():
     assert {0, 2} < set(np.flatnonzero(Guide.of(tight, 3).power[:, 1]).tolist())
 
 
+@pytest.mark.slow
 @float64
 def test_padding_that_is_skipped_changes_nothing():
     table = random_weights(6, 1.0, 0) - 3 * np.bitwise_count(np.arange(64))

@@ -262,6 +262,7 @@ def test_the_exact_fisher_of_a_network_is_its_definition(world):
     check_fisher(world.space, policy, exact, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_actions", [False, True])
 @pytest.mark.parametrize("name", ["grid", "shortcuts"])
 @float64

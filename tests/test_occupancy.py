@@ -268,6 +268,7 @@ def messages_by_hand(world, coordinates, pf):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [256, 5])
 @pytest.mark.parametrize("name", ["grid", "cube", "walk"])
 @float64

@@ -23,6 +23,7 @@ def as_a_user(*arguments: str, folder: Path) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.slow
 def test_the_ten_lines_run_as_printed(tmp_path):
     """With fewer updates, to save time."""
     code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -151,6 +151,7 @@ def test_path_kl_is_that_of_trajectories_and_bounds_that_of_objects(case):
         assert exact > case.q @ np.log(case.q / case.target) - 1e-9
 
 
+@pytest.mark.slow
 def test_eubo_of_exact_samples_is_above_log_z_by_the_divergence(case):
     rng = np.random.default_rng(0)
     exact = case.backwards @ case.log_w
