@@ -6,12 +6,15 @@ READY := .venv/.ready
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
 export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test test-slow lint types unit clean
 
 demo: $(READY)
 	$(BIN)/natgfn demo --out demo
 
 test: lint types unit
+
+test-slow: $(READY)
+	$(BIN)/pytest -m slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -21,7 +24,7 @@ types: $(READY)
 	$(BIN)/basedpyright
 
 unit: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
