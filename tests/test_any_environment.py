@@ -340,3 +340,10 @@ def test_outside_of_a_checkout_experiments_are_one_clear_line(tmp_path: Path):
         from_checkout("paper", "reproduce", tmp_path)
     assert "\n" not in str(caught.value)
     assert from_checkout("paper", "reproduce").EXPERIMENTS
+
+
+def test_the_default_rule_of_a_network_can_be_certified():
+    """Its only running mean of gradients is that of log Z, which says nothing of the policy."""
+    run = ng.train(BITS, policy=SMALL, updates=2, watch=(ng.watch.Certificate(2),), **QUIET)
+    assert {"rho", "reference_error", "gradient_outside"} <= set(run.certificates)
+    assert "momentum_outside" not in run.certificates

@@ -526,12 +526,14 @@ def _iterated(root: Root | Product, damping: Scalar, iterations: int, near: Any 
 
 def _momentum(state: TrainState) -> Vector | None:
     """The running mean of gradients of the forward policy, if the optimiser has one."""
+    parameters = eqx.filter(state.flow.forward, eqx.is_inexact_array)
     optimiser = state.optimiser
     if isinstance(optimiser, dict):
         optimiser = optimiser["forward"]
     for name in ("mu", "trace"):
         found = optax.tree_utils.tree_get(optimiser, name)
-        if found is not None:
+        # That of log Z alone, where it has a step of its own, is not meant.
+        if found is not None and jax.tree.structure(found) == jax.tree.structure(parameters):
             return ravel_pytree(found)[0]
     return None
 
