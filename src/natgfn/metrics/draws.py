@@ -21,7 +21,7 @@ from scipy.special import logsumexp
 from ..envs import AbstractEnv, State
 from ..policies import Flow
 from ..sampling import OnPolicy, Trajectories, log_probs, rollback, rollout
-from ..statespace import StateSpace
+from ..statespace import StateSpace, pack
 
 MOST = 2**24
 """Bytes of the states and logits of the trajectories that are drawn together, at most. The
@@ -126,11 +126,10 @@ def pick(states: State, places: np.ndarray) -> State:
     return jax.tree.map(lambda x: np.asarray(x)[places], states)
 
 
-def pack(states: State) -> np.ndarray:
+def as_names(states: State) -> np.ndarray:
     """Each as one string of bytes, shape `[n]`."""
-    leaves = [np.ascontiguousarray(x) for x in jax.tree.leaves(states)]
-    rows = np.concatenate([x.reshape(len(x), -1).view(np.uint8) for x in leaves], axis=1)
-    return rows.view(f"V{rows.shape[1]}")[:, 0]
+    rows = pack(states)
+    return rows.view(f"V{rows.dtype.itemsize * rows.shape[1]}")[:, 0]
 
 
 def original(env: AbstractEnv, states: State) -> tuple[AbstractEnv, State]:
@@ -143,8 +142,8 @@ def numbered(env: AbstractEnv, objects: State) -> State:
     if not isinstance(env, StateSpace):
         return objects
     known = env.terminals
-    wanted = pack(jax.tree.map(lambda x, y: np.asarray(x, y.dtype), objects, known))
-    names, number = np.unique(pack(known), return_index=True)
+    wanted = as_names(jax.tree.map(lambda x, y: np.asarray(x, y.dtype), objects, known))
+    names, number = np.unique(as_names(known), return_index=True)
     place = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
     if (names[place] != wanted).any():
         raise ValueError("an object was not among those enumerated; give terminal states only")

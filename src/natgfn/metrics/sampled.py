@@ -11,13 +11,13 @@ from ..envs import AbstractEnv, CountsModes, HasDistance, HasTestSet, KnowsLogZ,
 from ..policies import Flow
 from .draws import (
     Draws,
+    as_names,
     draw,
     draw_back,
     log_mean_exp,
     log_terminal_law,
     numbered,
     original,
-    pack,
     pick,
 )
 
@@ -129,7 +129,7 @@ def _of_weights(log_weights: Float[np.ndarray, " n"], learned: float) -> dict[st
 
 def _of_best(env: AbstractEnv, draws: Draws, top: int) -> dict[str, float]:
     """Of the best distinct objects; of equals, those that were drawn first."""
-    distinct = np.sort(np.unique(pack(draws.objects), return_index=True)[1])
+    distinct = np.sort(np.unique(as_names(draws.objects), return_index=True)[1])
     best = distinct[np.argsort(-draws.log_rewards[distinct], stable=True)][:top]
     found = {
         "distinct": float(len(distinct)),
