@@ -79,12 +79,15 @@ def run(
     if store is not None:
         states, history = store.open(states, resume)
 
-    def look(losses: Float[np.ndarray, " seeds"] | None, seconds: float) -> list[AbstractWatcher]:
-        """Add a line to the history; return who has looked."""
+    def due_at(step: int) -> list[AbstractWatcher]:
+        return [w for w in watchers if step % (w.every or 1) == 0 or step >= setup.updates]
+
+    def look(losses: Float[np.ndarray, " seeds"] | None, seconds: float) -> None:
+        """Add a line to the history."""
         step = int(states.step[0])
         line: Line = {"step": step, "seconds": round(seconds, 3)}
         line["rejected"] = states.rejected.tolist()
-        due = [w for w in watchers if step % (w.every or 1) == 0 or step >= setup.updates]
+        due = due_at(step)
         for watcher in due:
             line |= watcher(algorithm, states)
         if losses is not None:
@@ -96,7 +99,6 @@ def run(
             store.keep(states, line, snapshot=any(w.keeps for w in due))
         if log is not None:
             log(line)
-        return due
 
     stops = [setup.every, *(w.every for w in watchers if w.every is not None)]
     with progress_bar(progress) as bar:
@@ -104,15 +106,16 @@ def run(
             bar.console.print(chosen, highlight=False)
         title = progress if isinstance(progress, str) else "training"
         task = bar.add_task(title, total=setup.updates, note="")
-        due = list(watchers) if history else look(None, 0.0)
+        if not history:
+            look(None, 0.0)
         started, before = time.perf_counter(), history[-1]["seconds"]
         while (done := history[-1]["step"]) < setup.updates:
-            bar.update(task, completed=done, note=note(due, history[-1]))
+            bar.update(task, completed=done, note=note(due_at(done), history[-1]))
             count = min(setup.updates - done, *(every - done % every for every in stops))
             states, losses = advance(algorithm, states, jnp.array(count))
             losses = np.asarray(losses)
-            due = look(losses, before + time.perf_counter() - started)
-        bar.update(task, completed=setup.updates, note=note(due, history[-1]))
+            look(losses, before + time.perf_counter() - started)
+        bar.update(task, completed=setup.updates, note=note(due_at(setup.updates), history[-1]))
     return Run(setup, algorithm, states, history, folder)
 
 
@@ -141,10 +144,7 @@ def progress_bar(progress: bool | str) -> Progress:
 
 def note(watchers: list[AbstractWatcher], line: Line) -> str:
     """A line in short: what those who looked say of it, and how many steps were rejected."""
-    try:
-        notes = [watcher.note(line) for watcher in watchers]
-    except KeyError:  # resumed at a line for which not all were due
-        notes = []
+    notes = [watcher.note(line) for watcher in watchers]
     if not any(notes) and "train_loss" in line:
         notes.append(f"loss {np.mean(line['train_loss']):.3g}")
     rejected = sum(line["rejected"])

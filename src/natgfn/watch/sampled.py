@@ -39,9 +39,9 @@ class Sampled(AbstractWatcher):
 
     def __check_init__(self):
         check_every(self.every)
-        for name in ("num", "test", "paths", "top"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in {"num": 2, "test": 1, "paths": 1, "top": 1}.items():
+            if (value := getattr(self, name)) < least:
+                raise ValueError(f"{name} must be at least {least}, got {value}")
 
     def __call__(self, algorithm: Algorithm, states: TrainState) -> Line:
         seeds = [self.of(algorithm, of_seed(states, seed)) for seed in range(len(states.step))]
