@@ -9,6 +9,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from . import certify as certify
 from . import dag as dag
 from . import envs as envs
+from . import graphical as graphical
 from . import metrics as metrics
 from . import objectives as objectives
 from . import occupancy as occupancy
