@@ -1,5 +1,7 @@
 """Environments: what is built, and its reward. One a file."""
 
+from .assignments import Assignment as Assignment
+from .assignments import Assignments as Assignments
 from .base import AbstractEnv as AbstractEnv
 from .base import Action as Action
 from .base import CountsModes as CountsModes

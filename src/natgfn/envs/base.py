@@ -141,11 +141,11 @@ class HasTestSet(Protocol):
 
 @runtime_checkable
 class KnowsLogZ(Protocol):
-    """An environment that knows its normalising constant, as every enumerated one does."""
+    """An environment that may know its normalising constant, as every enumerated one does."""
 
     @property
-    def log_z(self) -> float:
-        r"""$\log \sum_x R(x)$."""
+    def log_z(self) -> float | None:
+        r"""$\log \sum_x R(x)$; None where this one is not known."""
         ...
 
 

@@ -93,7 +93,7 @@ class FactorGraph(eqx.Module):
         values = np.asarray(values)
         total = np.zeros(values.shape[:-1])
         for scope, log_factor in self.factors():
-            total = total + log_factor[tuple(values[..., v] for v in scope)]
+            total = np.asarray(total + log_factor[tuple(values[..., v] for v in scope)])
         return total
 
     def given(self, evidence: Mapping[int, int]) -> "FactorGraph":

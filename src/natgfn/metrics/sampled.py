@@ -70,7 +70,7 @@ def sampled_metrics(
     draw_key, test_key = jax.random.split(key)
     draws = draw(env, flow, num, key=draw_key)
     found = _of_weights(draws.log_weights, float(flow.log_z))
-    if isinstance(env, KnowsLogZ):
+    if isinstance(env, KnowsLogZ) and env.log_z is not None:
         found |= _mean("path_kl", float(env.log_z) - draws.log_weights)
     if not found["elbo"] < np.inf:
         return found
