@@ -9,8 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from .envs import AbstractEnv, CountsModes, State
-from .objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
+from .envs import AbstractEnv, CountsModes
+from .objectives import (
+    AbstractObjective,
+    Batch,
+    Expected,
+    TrajectoryBalance,
+    evaluate,
+    expected,
+)
 from .optim import AbstractRule
 from .policies import Flow
 from .sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
@@ -111,9 +118,11 @@ class Algorithm(eqx.Module):
         flow, of_draws = state.flow, (self.env, state.flow, self.proposal, self.batch)
         new_key = jax.random.fold_in(sample_key, _MEMORY)
         memory = self.source.gather(*of_draws, state.memory, key=new_key)
-        paths = self.source.draw(*of_draws, memory, state.step, key=sample_key)
-        batch = self.evaluate(flow, paths)
-        batch = self.source.weigh(flow, batch, memory, state.step)
+        if self.source.in_expectation:
+            batch: Any = expected(self.objective, self.env, flow)
+        else:
+            paths = self.source.draw(*of_draws, memory, state.step, key=sample_key)
+            batch = self.source.weigh(flow, self.evaluate(flow, paths), memory, state.step)
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         gradient: Any = batch.gradient()
         context = self.rule.context(self.env, flow, batch) | {"step": state.step}
@@ -132,7 +141,7 @@ class Algorithm(eqx.Module):
             flow=eqx.combine(params, static),
             optimiser=optimiser,
             memory=memory,
-            visited=_visit(self.env, state.visited, paths.last),
+            visited=_visit(self.env, state.visited, batch),
             key=jax.random.key_data(key),
             step=state.step + 1,
             rejected=state.rejected + ~accepted,
@@ -147,11 +156,12 @@ def _nothing_visited(env: AbstractEnv) -> Bool[Array, " n"] | None:
 
 
 def _visit(
-    env: AbstractEnv, visited: Bool[Array, " n"] | None, ends: State
+    env: AbstractEnv, visited: Bool[Array, " n"] | None, batch: Batch | Expected
 ) -> Bool[Array, " n"] | None:
-    """What has been visited after trajectories to these terminal states."""
+    """What has been visited after the trajectories of a batch."""
     if visited is None:
         return None
+    ends = batch.paths.last
     if isinstance(env, StateSpace):
         return visited.at[ends - env.num_inner].set(True)
     assert isinstance(env, CountsModes)

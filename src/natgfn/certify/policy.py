@@ -312,7 +312,7 @@ def _look_at_table(subject: Subject) -> Look:
         "curvature_floor": promised_curvature(blocks.weights, blocks.probs),
     }
     if isinstance(subject.algorithm.rule.metric()[0], Trajectories):
-        surrogate = trajectory_metric(space, subject.batch, damping)
+        surrogate = trajectory_metric(subject.fisher, subject.batch, damping)
         assert isinstance(exact.root, Root)
         assert isinstance(surrogate.root, Root)
         found = relative_error_estimate(
@@ -495,7 +495,7 @@ def _layers(policy: AbstractPolicy) -> Float[Array, "layers p"]:
     return (layer == jnp.arange(len(leaves))[:, None]).astype(leaves[0].dtype)
 
 
-def trajectory_metric(space: StateSpace, batch: Batch, damping: Scalar) -> Metric:
+def trajectory_metric(fisher: Fisher, batch: Batch, damping: Scalar) -> Metric:
     r"""$\frac1N \sum_i \omega_i z_i z_i^\top$, the metric of `optim.SampleSpace`, for tables."""
     scale = jnp.sqrt(batch.omega / batch.size)
     flat, unravel = ravel_pytree(batch.pull(batch.residuals).forward)
@@ -507,7 +507,7 @@ def trajectory_metric(space: StateSpace, batch: Batch, damping: Scalar) -> Metri
     def transpose(y):
         return ravel_pytree(pull(scale * y)[0])[0]
 
-    gram = scale[:, None] * score_gram(space, batch) * scale
+    gram = scale[:, None] * score_gram(fisher.env, fisher.policy, batch) * scale
     factor = jsl.cho_factor(gram + damping * jnp.eye(batch.size), lower=True)
     return Metric(
         Root(forward, transpose, flat.size),

@@ -104,10 +104,19 @@ class Assignments(AbstractEnv):
         """
         seen = separators(self.graph, self.order)
         if size is None:
-            if self.tree is None:
-                junction_tree(self.graph, self.order, self.max_entries)  # says why not
+            self.require_tree("a policy that sees whole separators")
             return Contexts(self.order, self.graph.cards, seen)
         return Contexts(self.order, self.graph.cards, nearest(self.graph, self.order, seen, size))
+
+    def require_tree(self, what: str) -> tuple[JunctionTree, Float[np.ndarray, "rows values"]]:
+        """The junction tree and the factors on it; one line that says why there is none."""
+        if self.tree is None or self.log_factors is None:
+            try:
+                junction_tree(self.graph, self.order, self.max_entries)
+            except TooWide as error:
+                raise ValueError(f"{what} needs a junction tree: {error}") from error
+            raise AssertionError("a tree that fits is kept")
+        return self.tree, self.log_factors
 
     def mask(self, contexts: Contexts) -> Bool[np.ndarray, "rows values"]:
         """The values that are possible in contexts: in some state there, if they see too little."""

@@ -15,10 +15,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..envs import AbstractEnv, State
-from ..policies import AbstractPolicy, Tabular, forward_probs, masked_softmax
+from ..policies import (
+    AbstractPolicy,
+    Tabular,
+    context_probs,
+    contexts_of,
+    forward_probs,
+    masked_softmax,
+    require_assignments,
+)
 from ..statespace import StateSpace
 
 Scalar: TypeAlias = Float[Array, ""] | float
@@ -32,13 +40,16 @@ class Occupancy(eqx.Module):
         weights: expected visits, zero for padding.
         actions: the actions taken there, for the outer product of scores; without them
             the covariance is exact in the action.
-        complete: whether the states are all those of a `StateSpace`, in order.
+        complete: whether the states are all those of a `StateSpace`, or all contexts, in order.
+        contexts: whether the states are the numbers of contexts of the policy
+            (`graphical.Contexts`).
     """
 
     states: State
     weights: Float[Array, " n"]
     actions: Int[Array, " n"] | None = None
     complete: bool = eqx.field(static=True, default=False)
+    contexts: bool = eqx.field(static=True, default=False)
 
 
 class Blocks(NamedTuple):
@@ -109,12 +120,15 @@ class Fisher(eqx.Module):
         states, actions = self.occupancy.states, self.occupancy.actions
 
         def logits(params):
-            return eqx.combine(params, static).many(states, self.occupancy.weights != 0)
+            policy = eqx.combine(params, static)
+            if self.occupancy.contexts:
+                return policy.in_contexts(states)
+            return policy.many(states, self.occupancy.weights != 0)
 
         with jax.default_matmul_precision("highest"):
             value, push = jax.linearize(logits, params)
             pull = jax.linear_transpose(push, params)
-        probs = masked_softmax(value, jax.vmap(self.env.forward_mask)(states))
+        probs = masked_softmax(value, self._mask())
         scores = None
         if actions is not None:
             scores = jax.nn.one_hot(actions, probs.shape[1], dtype=probs.dtype) - probs
@@ -123,25 +137,41 @@ class Fisher(eqx.Module):
     def blocks(self) -> Blocks:
         """The blocks that are not zero; a `Tabular` policy has no others than diagonal ones
         (`cor:exact_tabular_fisher_main`)."""
-        if not (isinstance(self.policy, Tabular) and isinstance(self.env, StateSpace)):
+        if not isinstance(self.policy, Tabular):
             raise ValueError(
                 f"a {type(self.policy).__name__} policy shares parameters between states, so its "
                 "Fisher is not block diagonal; use the Dense solver"
             )
-        space, table, occupancy = self.env, self.policy.logits, self.occupancy
-        states, weights, mass = occupancy.states, occupancy.weights, None
+        table, occupancy = self.policy.logits, self.occupancy
+        weights, mass = occupancy.weights, None
+        rows = occupancy.states if occupancy.contexts else self.policy.rows(occupancy.states)
         if occupancy.actions is not None:
-            mass = jnp.zeros_like(table).at[states, occupancy.actions].add(weights, mode="drop")
+            mass = jnp.zeros_like(table).at[rows, occupancy.actions].add(weights, mode="drop")
             weights = jnp.sum(mass, axis=1)
         elif not occupancy.complete:
             # Padding sits in terminal states, which have no row: those visits drop out.
-            weights = jnp.zeros(len(table), table.dtype).at[states].add(weights, mode="drop")
-        rows = jnp.arange(len(table))
-        if occupancy.complete or len(table) <= len(states):
-            return Blocks(rows, weights, forward_probs(space, self.policy), mass)
-        probs = masked_softmax(jax.vmap(self.policy)(states), jax.vmap(space.forward_mask)(states))
-        weights, mass = jax.tree.map(lambda x: x.at[states].get(mode="clip"), (weights, mass))
-        return Blocks(states, weights, probs, mass)
+            weights = jnp.zeros(len(table), table.dtype).at[rows].add(weights, mode="drop")
+        if occupancy.complete or (len(table) <= len(rows) and self.policy.contexts is None):
+            everything = jnp.arange(len(table))
+            return Blocks(everything, weights, self._probs_of_rows(), mass)
+        probs = masked_softmax(self.policy.logits.at[rows].get(mode="clip"), self._mask())
+        weights, mass = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), (weights, mass))
+        return Blocks(rows, weights, probs, mass)
+
+    def _mask(self) -> Bool[Array, "n actions"]:
+        """The actions that are possible in the states."""
+        states = self.occupancy.states
+        if not self.occupancy.contexts:
+            return jax.vmap(self.env.forward_mask)(states)
+        env = require_assignments(self.env, "a Fisher over contexts")
+        return jnp.asarray(env.mask(contexts_of(self.policy)))[states]
+
+    def _probs_of_rows(self) -> Float[Array, "rows actions"]:
+        """Of a table, all."""
+        if isinstance(self.env, StateSpace):
+            return forward_probs(self.env, self.policy)
+        assert isinstance(self.policy, Tabular)
+        return context_probs(require_assignments(self.env, "a table of contexts"), self.policy)
 
     def as_matrix(self) -> Float[Array, "p p"]:
         zero, unravel = ravel_pytree(eqx.filter(self.policy, eqx.is_inexact_array))

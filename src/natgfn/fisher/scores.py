@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..envs import AbstractEnv
 from ..objectives import Batch, residual_rows
-from ..policies import Flow, Tabular, masked_log_softmax
+from ..policies import AbstractPolicy, Flow, Tabular, masked_log_softmax
 from ..statespace import StateSpace, require_space
 
 
@@ -52,7 +52,7 @@ def residual_gram(
     if isinstance(flow.forward, Tabular):
         if scale is not None:
             raise ValueError("a table has no scale in sample space: set scaled to false")
-        return tabular_gram(require_space(env, "a table in sample space"), flow, batch)
+        return tabular_gram(env, flow, batch)
     inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
     if batch.rows is not None:
         rows = batch.rows * jnp.sqrt(inverse)  # one matrix to read, not two
@@ -74,25 +74,30 @@ def residual_gram(
     return gram[: batch.size, : batch.size]
 
 
-def tabular_gram(space: StateSpace, flow: Flow, batch: Batch) -> Float[Array, "n n"]:
-    r"""$J J^\top$ over tabular policies and $\log Z$, from the states that trajectories share."""
+def tabular_gram(env: AbstractEnv, flow: Flow, batch: Batch) -> Float[Array, "n n"]:
+    r"""$J J^\top$ over tabular policies and $\log Z$, from the rows that trajectories share."""
     paths = batch.paths
-    gram = 1.0 + score_gram(space, batch)
+    gram = 1.0 + score_gram(env, flow.forward, batch)
     if isinstance(flow.backward, Tabular):
+        space = require_space(env, "a backward table in sample space", "policies.Uniform")
         logits = jax.vmap(jax.vmap(flow.backward))(paths.after)
         log_pb = masked_log_softmax(logits, jax.vmap(jax.vmap(space.backward_mask))(paths.after))
         gram = gram + _shared(space, paths.after, paths.actions, paths.live, log_pb)
     return gram
 
 
-def score_gram(space: StateSpace, batch: Batch) -> Float[Array, "n n"]:
+def score_gram(env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Float[Array, "n n"]:
     r"""$z_i^\top z_j$ of a tabular forward policy."""
     paths = batch.paths
-    return _shared(space, paths.before, paths.actions, paths.live, batch.probs.actions)
+    assert isinstance(policy, Tabular)
+    # A context belongs to one step.
+    space = require_space(env, "a table") if policy.contexts is None else None
+    rows = policy.rows(paths.before)
+    return _shared(space, rows, paths.actions, paths.live, batch.probs.actions)
 
 
 def _shared(
-    space: StateSpace,
+    space: StateSpace | None,
     states: Int[Array, "times n"],
     actions: Int[Array, "times n"],
     live: Bool[Array, "times n"],
@@ -103,14 +108,14 @@ def _shared(
     Two visits contribute only if they are to the same state, and then
     $(e_a - \pi)^\top (e_b - \pi) = 1\{a = b\} + u_a + u_b$ with $u_a = \tfrac12 |\pi|^2 - \pi_a$.
     A trajectory visits each level of the graph at most once, so it is enough to compare
-    trajectories level by level.
+    trajectories level by level; time by time, without a space.
     """
     probs = jnp.exp(log_probs)
     taken = jnp.take_along_axis(probs, actions[..., None], axis=-1)[..., 0]
     u = jnp.sum(probs**2, axis=-1) / 2 - taken
     # Padding differs from every state, and from padding in other trajectories.
     states = jnp.where(live, states, -1 - jnp.arange(live.shape[1]))
-    if not space.graded:
+    if space is not None and not space.graded:
         level = jnp.where(live, jnp.asarray(space.level)[states], space.num_levels)
         place = (level, jnp.arange(live.shape[1]))
         shape = (space.num_levels, live.shape[1])

@@ -14,6 +14,8 @@ from .order import assignment_order as assignment_order
 from .order import separators as separators
 from .order import table_size as table_size
 from .order import width as width
+from .returns import Returns as Returns
+from .returns import expected_returns as expected_returns
 from .tree import JunctionTree as JunctionTree
 from .tree import TooWide as TooWide
 from .tree import junction_tree as junction_tree

@@ -11,5 +11,7 @@ from .draws import log_terminal_law as log_terminal_law
 from .exact import METRICS as METRICS
 from .exact import evaluate as evaluate
 from .exact import judge as judge
+from .messages import MESSAGE_METRICS as MESSAGE_METRICS
+from .messages import message_metrics as message_metrics
 from .sampled import eubo as eubo
 from .sampled import sampled_metrics as sampled_metrics

@@ -9,6 +9,8 @@ from .base import surplus as surplus
 from .batch import Batch as Batch
 from .batch import evaluate as evaluate
 from .batch import residual_rows as residual_rows
+from .expectation import Expected as Expected
+from .expectation import expected as expected
 from .flow_matching import FlowMatching as FlowMatching
 from .penalties import AbstractPenalty as AbstractPenalty
 from .penalties import Huber as Huber

@@ -11,6 +11,13 @@ from .base import AbstractPolicy as AbstractPolicy
 from .base import Flow as Flow
 from .base import masked_log_softmax as masked_log_softmax
 from .base import masked_softmax as masked_softmax
+from .contextual import ContextMLP as ContextMLP
+from .contextual import ContextNetwork as ContextNetwork
+from .contextual import ContextTable as ContextTable
+from .contextual import SeesContexts as SeesContexts
+from .contextual import context_probs as context_probs
+from .contextual import contexts_of as contexts_of
+from .contextual import require_assignments as require_assignments
 from .hierarchical import Hierarchical as Hierarchical
 from .hierarchical import Tied as Tied
 from .network import MLP as MLP

@@ -1,22 +1,48 @@
-"""One row of logits for each state of an enumerated environment."""
+"""One row of logits for each state of an enumerated environment, or for each context."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..envs import AbstractEnv
+from ..envs import AbstractEnv, State
+from ..graphical import Contexts
 from ..statespace import StateSpace, require_space
 from .base import AbstractDesign, AbstractPolicy, masked_softmax
 
 
 class Tabular(AbstractPolicy):
-    """A free logit for each state and action: `cor:exact_tabular_fisher_main`."""
+    """A free logit for each row and action: `cor:exact_tabular_fisher_main`.
 
-    logits: Float[Array, "states actions"]
+    Attributes:
+        logits: of each row.
+        contexts: which row belongs to a partial assignment (`envs.Assignments`); None where the
+            states are the numbers of an enumerated environment, and of the rows.
+    """
 
-    def __call__(self, state: Int[Array, ""]) -> Float[Array, " actions"]:
-        # Terminal numbers, which pad a trajectory, read the last row; masks discard it.
-        return self.logits.at[state].get(mode="clip")
+    logits: Float[Array, "rows actions"]
+    contexts: Contexts | None = eqx.field(static=True, default=None)
+
+    def __call__(self, state: State) -> Float[Array, " actions"]:
+        # Terminal states, which pad a trajectory, read the last row; masks discard it.
+        return self.logits.at[self.row(state)].get(mode="clip")
+
+    def row(self, state: State) -> Int[Array, ""]:
+        """That of a state; beyond the last one for a terminal state."""
+        return state if self.contexts is None else self.contexts.row(state.values, state.step)
+
+    def rows(self, states: State) -> Int[Array, "..."]:
+        """Those of states along any leading axes."""
+        if self.contexts is None:
+            return states
+        row = self.row
+        for _ in range(states.step.ndim):
+            row = jax.vmap(row)
+        return row(states)
+
+    def in_contexts(self, rows: Int[Array, " n"]) -> Float[Array, "n actions"]:
+        """The logits in contexts."""
+        return self.logits[rows]
 
     @property
     def by_rows(self) -> bool:

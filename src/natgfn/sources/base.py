@@ -1,6 +1,7 @@
 """What a source of trajectories is."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +15,9 @@ from ..sampling import AbstractProposal, Trajectories
 
 class AbstractSource(eqx.Module):
     """Draws the trajectories of each update, and learns from them."""
+
+    in_expectation: ClassVar[bool] = False
+    """Whether an update is made of expectations (`objectives.expected`), without trajectories."""
 
     @abstractmethod
     def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> PyTree:

@@ -5,5 +5,6 @@ from .base import Line as Line
 from .certificate import CERTIFICATE as CERTIFICATE
 from .certificate import Certificate as Certificate
 from .exact import Exact as Exact
+from .messages import Messages as Messages
 from .sampled import Sampled as Sampled
 from .snapshots import Snapshots as Snapshots

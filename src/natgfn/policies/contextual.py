@@ -1,0 +1,161 @@
+r"""Policies that see a context of a partial assignment, and nothing else of it.
+
+An aligned policy sees the separator $S_t$, and can be the target. One that sees fewer variables, of
+those the nearest, has fewer contexts; what it cannot represent, it cannot learn.
+"""
+
+import math
+from typing import Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ..envs import AbstractEnv, Assignment, Assignments
+from ..graphical import Contexts
+from .base import AbstractDesign, AbstractPolicy, masked_softmax
+from .tabular import Tabular
+
+
+@runtime_checkable
+class SeesContexts(Protocol):
+    """A policy that can be asked for its logits by the numbers of contexts."""
+
+    contexts: Contexts | None
+
+    def in_contexts(self, rows: Int[Array, " n"]) -> Float[Array, "n actions"]:
+        """The logits in contexts."""
+        ...
+
+
+class ContextNetwork(AbstractPolicy):
+    """A multilayer perceptron with leaky ReLUs, shared by all variables.
+
+    Its first layer adds up embeddings: of the variable to assign, and of every variable that is
+    seen with its value.
+
+    Attributes:
+        own: an embedding for each step.
+        tokens: an embedding for each value of each variable.
+        rest: the layers that follow.
+        contexts: what is seen.
+    """
+
+    own: Float[Array, "steps width"]
+    tokens: Float[Array, "tokens width"]
+    rest: tuple[eqx.nn.Linear, ...]
+    contexts: Contexts = eqx.field(static=True)
+
+    def __call__(self, state: Assignment) -> Float[Array, " actions"]:
+        return self._logits(self.contexts.row(state.values, state.step))
+
+    def in_contexts(self, rows: Int[Array, " n"]) -> Float[Array, "n actions"]:
+        """In blocks, of which only the logits are kept."""
+        blocks = math.ceil(len(rows) / _BLOCK)
+        if blocks <= 1:
+            return jax.vmap(self._logits)(rows)
+        padded = jnp.pad(rows, (0, blocks * _BLOCK - len(rows)))
+        block = jax.checkpoint(jax.vmap(self._logits))
+        found = jax.lax.map(block, padded.reshape(blocks, _BLOCK))
+        return found.reshape(-1, found.shape[-1])[: len(rows)]
+
+    def _logits(self, row: Int[Array, ""]) -> Float[Array, " actions"]:
+        contexts = self.contexts
+        starts = jnp.asarray(contexts.starts, jnp.int32)
+        row = jnp.minimum(row, contexts.num_rows - 1)  # terminal states, whose logits are masked
+        step = jnp.searchsorted(starts, row, side="right") - 1
+        seen, strides, cards = jnp.asarray(contexts.table)[:, step]
+        values = (row - starts[step]) // jnp.maximum(strides, 1) % cards
+        first = jnp.asarray(np.cumsum([0, *contexts.cards])[:-1])
+        x = self.own[step]
+        for token, stride in zip(first[seen] + values, strides, strict=True):
+            x = x + jnp.where(stride > 0, self.tokens[token], 0.0)
+        for layer in self.rest:
+            x = layer(jax.nn.leaky_relu(x))
+        return x
+
+
+_BLOCK = 2**13  # contexts whose activations are kept together
+
+
+class ContextTable(AbstractDesign):
+    """A row of logits for each context, uniform at first.
+
+    Attributes:
+        size: the most variables that a context sees, the nearest ones; the whole separator by
+            default.
+    """
+
+    size: int | None = None
+
+    def __call__(
+        self, env: AbstractEnv, *, key: PRNGKeyArray | None = None, outputs: int | None = None
+    ) -> Tabular:
+        env = require_assignments(env, "policies.ContextTable")
+        contexts = env.contexts(self.size)
+        return Tabular(jnp.zeros((contexts.num_rows, outputs or env.num_actions)), contexts)
+
+
+class ContextMLP(AbstractDesign):
+    r"""A network on contexts; weights start uniform in $\pm 1 / \sqrt{\text{inputs}}$.
+
+    Attributes:
+        width: of each hidden layer.
+        depth: how many hidden layers.
+        size: the most variables that a context sees, the nearest ones; the whole separator by
+            default.
+    """
+
+    width: int = 32
+    depth: int = 2
+    size: int | None = None
+
+    def __check_init__(self):
+        for name in ("width", "depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def __call__(
+        self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
+    ) -> ContextNetwork:
+        env = require_assignments(env, "policies.ContextMLP")
+        contexts = env.contexts(self.size)
+        own_key, token_key, *keys = jax.random.split(key, self.depth + 2)
+        bound = 1 / math.sqrt(contexts.table.shape[2] + 1)
+
+        def embedding(key, count):
+            return jax.random.uniform(key, (count, self.width), minval=-bound, maxval=bound)
+
+        sizes = [self.width] * (self.depth - 1) + [outputs or env.num_actions]
+        rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(sizes, keys, strict=True)]
+        own = embedding(own_key, contexts.num_steps)
+        return ContextNetwork(own, embedding(token_key, sum(contexts.cards)), tuple(rest), contexts)
+
+
+def require_assignments(env: AbstractEnv, what: str) -> Assignments:
+    """The environment, if its states are partial assignments that are not numbered."""
+    if isinstance(env, Assignments):
+        return env
+    raise ValueError(
+        f"{what} needs envs.Assignments, not enumerated, and got {type(env).__name__}: "
+        "set enumerate=False, or use another policy or occupancy"
+    )
+
+
+def context_probs(env: Assignments, policy: SeesContexts) -> Float[Array, "rows actions"]:
+    r"""$\pi(a \mid c)$ in every context that a policy sees."""
+    contexts = contexts_of(policy)
+    logits = policy.in_contexts(jnp.arange(contexts.num_rows))
+    return masked_softmax(logits, jnp.asarray(env.mask(contexts)))
+
+
+def contexts_of(policy: AbstractPolicy | SeesContexts) -> Contexts:
+    """What a policy sees of a partial assignment."""
+    if isinstance(policy, SeesContexts) and policy.contexts is not None:
+        return policy.contexts
+    raise ValueError(
+        f"a {type(policy).__name__} policy does not see contexts: use policies.ContextTable or "
+        "policies.ContextMLP"
+    )
