@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ..envs import AbstractEnv, Assignments
 from ..graphical import expected_returns, sum_over_values
-from ..policies import Flow, context_probs, contexts_of, require_assignments
+from ..policies import Flow, clique_probs, contexts_of, require_assignments
 
 MESSAGE_METRICS = ("kl", "reverse_kl", "elbo", "eubo", "marginal_error", "loss")
 """What `message_metrics` returns."""
@@ -49,10 +49,7 @@ def _of_flows(env: Assignments, flows: Flow) -> dict[str, Float[Array, " seeds"]
 def _of_flow(env: Assignments, flow: Flow) -> dict[str, Float[Array, ""]]:
     tree, log_factors = env.require_tree("watch.Messages")
     log_factors = jnp.asarray(log_factors)
-    contexts = contexts_of(flow.forward)
-    probs = context_probs(env, flow.forward)
-    if contexts != tree.contexts:
-        probs = probs[jnp.asarray(contexts.within(tree.contexts))]
+    probs = clique_probs(env, flow.forward)
     weights, totals = tree.up(log_factors, sum_over_values)
     target = jnp.exp(weights - jnp.where(totals > -jnp.inf, totals, 0.0)[:, None])
     returns = expected_returns(tree, probs, log_factors)

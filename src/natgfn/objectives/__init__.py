@@ -1,5 +1,6 @@
 """Objectives: residuals that vanish at the target, and penalties on them."""
 
+from .advantage import AdvantageBalance as AdvantageBalance
 from .balance import DetailedBalance as DetailedBalance
 from .balance import LogVariance as LogVariance
 from .balance import SubTrajectoryBalance as SubTrajectoryBalance

@@ -15,11 +15,11 @@ their target, so have their parents: after as many such steps as the tree is dee
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from ..envs import AbstractEnv
 from ..graphical import expected_returns
-from ..policies import Flow, context_probs, contexts_of, require_assignments
+from ..policies import Flow, clique_probs, require_assignments
 from ..sampling import Trajectories
 from .balance import LogVariance, TrajectoryBalance
 from .base import AbstractObjective
@@ -61,17 +61,9 @@ def expected(objective: AbstractObjective, env: AbstractEnv, flow: Flow) -> Expe
             f"sources.Messages knows the expectation of squared trajectory balance and of its "
             f"variance, not of {type(objective).__name__} with this penalty: use sources.Fresh"
         )
-    contexts = contexts_of(flow.forward)
     tree, log_factors = env.require_tree("sources.Messages")
     params, static = eqx.partition(flow.forward, eqx.is_inexact_array)
-    place = None if contexts == tree.contexts else jnp.asarray(contexts.within(tree.contexts))
-
-    def by_clique(params: PyTree) -> Float[Array, "rows values"]:
-        """The probabilities in each context of the tree: those of what the policy sees of it."""
-        probs = context_probs(env, eqx.combine(params, static))
-        return probs if place is None else probs[place]
-
-    probs, pull = jax.vjp(by_clique, params)
+    probs, pull = jax.vjp(lambda p: clique_probs(env, eqx.combine(p, static)), params)
     found = expected_returns(tree, probs, jnp.asarray(log_factors))
     # The derivative of a probability is itself times that of its logarithm.
     (forward,) = pull(2 * found.occupancy[:, None] * (found.actions - found.values[:, None]))

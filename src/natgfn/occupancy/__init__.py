@@ -11,3 +11,4 @@ from .separators import context_occupancy as context_occupancy
 from .stratified import Stratified as Stratified
 from .stratified import pick as pick
 from .trajectories import Trajectories as Trajectories
+from .truncated import Truncated as Truncated

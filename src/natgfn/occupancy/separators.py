@@ -6,14 +6,7 @@ from jaxtyping import Array, Float
 from ..envs import AbstractEnv
 from ..fisher import Occupancy
 from ..objectives import Batch
-from ..policies import (
-    AbstractPolicy,
-    SeesContexts,
-    Tabular,
-    context_probs,
-    contexts_of,
-    require_assignments,
-)
+from ..policies import AbstractPolicy, Tabular, clique_probs, contexts_of, require_assignments
 from .base import AbstractOccupancy
 
 
@@ -52,11 +45,8 @@ def context_occupancy(env: AbstractEnv, policy: AbstractPolicy) -> Float[Array, 
     """The probability of every context that a policy sees, under its own law."""
     env = require_assignments(env, "occupancy.Separators")
     tree, _ = env.require_tree("occupancy.Separators")
-    contexts = contexts_of(policy)
-    assert isinstance(policy, SeesContexts)
-    probs = context_probs(env, policy)
+    contexts, whole = contexts_of(policy), tree.down(clique_probs(env, policy))
     if contexts == tree.contexts:
-        return tree.down(probs)
-    place = jnp.asarray(contexts.within(tree.contexts))
-    whole = tree.down(probs[place])
+        return whole
+    place = contexts.within(tree.contexts)
     return jnp.zeros(contexts.num_rows, whole.dtype).at[place].add(whole)

@@ -15,6 +15,7 @@ from .contextual import ContextMLP as ContextMLP
 from .contextual import ContextNetwork as ContextNetwork
 from .contextual import ContextTable as ContextTable
 from .contextual import SeesContexts as SeesContexts
+from .contextual import clique_probs as clique_probs
 from .contextual import context_probs as context_probs
 from .contextual import contexts_of as contexts_of
 from .contextual import require_assignments as require_assignments

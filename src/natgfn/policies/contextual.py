@@ -144,11 +144,19 @@ def require_assignments(env: AbstractEnv, what: str) -> Assignments:
     )
 
 
-def context_probs(env: Assignments, policy: SeesContexts) -> Float[Array, "rows actions"]:
+def context_probs(env: Assignments, policy: AbstractPolicy) -> Float[Array, "rows actions"]:
     r"""$\pi(a \mid c)$ in every context that a policy sees."""
     contexts = contexts_of(policy)
+    assert isinstance(policy, SeesContexts)
     logits = policy.in_contexts(jnp.arange(contexts.num_rows))
     return masked_softmax(logits, jnp.asarray(env.mask(contexts)))
+
+
+def clique_probs(env: Assignments, policy: AbstractPolicy) -> Float[Array, "rows actions"]:
+    r"""$\pi(a \mid x_{S_t})$ in every context of the junction tree, of what the policy sees."""
+    tree, _ = env.require_tree("a law over the cliques")
+    contexts, probs = contexts_of(policy), context_probs(env, policy)
+    return probs if contexts == tree.contexts else probs[contexts.within(tree.contexts)]
 
 
 def contexts_of(policy: AbstractPolicy | SeesContexts) -> Contexts:
