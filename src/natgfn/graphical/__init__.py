@@ -5,3 +5,6 @@ from .graph import Scope as Scope
 from .models import bayesian_network as bayesian_network
 from .models import ising as ising
 from .models import potts as potts
+from .uai import read_evidence as read_evidence
+from .uai import read_uai as read_uai
+from .uai import write_uai as write_uai
