@@ -33,16 +33,17 @@ class FactorGraph(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True, default=())
 
     def __check_init__(self):
-        for variable, card in enumerate(self.cards):
+        cards = self.cards  # equinox takes long over attributes of what is being made
+        for variable, card in enumerate(cards):
             if card < 1:
                 raise ValueError(f"variable {variable} must have at least one value, got {card}")
         for number, scope in enumerate(self.scopes):
             if len(set(scope)) < len(scope):
                 raise ValueError(f"factor {number} names a variable twice: {scope}")
-            if any(not 0 <= variable < len(self.cards) for variable in scope):
-                wanted = f"variables from 0 to {len(self.cards) - 1}"
+            if any(not 0 <= variable < len(cards) for variable in scope):
+                wanted = f"variables from 0 to {len(cards) - 1}"
                 raise ValueError(f"factor {number} must have {wanted}, got {scope}")
-        wanted = sum(prod(self.shape(scope)) for scope in self.scopes)
+        wanted = sum(prod(cards[v] for v in scope) for scope in self.scopes)
         if self.log_table.size != wanted:
             raise ValueError(f"the factors need {wanted} entries, got {self.log_table.size}")
         if not np.all(self.log_table < np.inf):
@@ -82,10 +83,10 @@ class FactorGraph(eqx.Module):
 
     def factors(self) -> Iterator[tuple[Scope, Float[np.ndarray, "..."]]]:
         """Every scope, and the logarithms of its factor, an axis a variable."""
-        start = 0
+        shape_of, log_table, start = self.shape, self.log_table, 0
         for scope in self.scopes:
-            shape = self.shape(scope)
-            yield scope, np.reshape(self.log_table[start : start + prod(shape)], shape)
+            shape = shape_of(scope)
+            yield scope, np.reshape(log_table[start : start + prod(shape)], shape)
             start += prod(shape)
 
     def log_value(self, values: Int[np.ndarray, "*n variables"]) -> Float[np.ndarray, "*n"]:

@@ -1,6 +1,7 @@
 """Occupancies: the routes to the trajectory Fisher, one a file."""
 
 from .base import AbstractOccupancy as AbstractOccupancy
+from .beliefs import Beliefs as Beliefs
 from .exact import Exact as Exact
 from .factorised import ROUTES as ROUTES
 from .factorised import Factorised as Factorised

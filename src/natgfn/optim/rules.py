@@ -9,9 +9,15 @@ import optax
 from ..envs import AbstractEnv
 from ..fisher import Fisher, Scalar
 from ..objectives import Batch
-from ..occupancy import AbstractOccupancy, Exact, Sampled, Trajectories
+from ..occupancy import AbstractOccupancy, Exact, Sampled, Separators, Trajectories
 from ..policies import Flow
-from ..solvers import AbstractSolver, Auto, ConjugateGradients, require_positive
+from ..solvers import (
+    AbstractSolver,
+    Auto,
+    BlockPseudoinverse,
+    ConjugateGradients,
+    require_positive,
+)
 from .natural import (
     by_part,
     fitted_natural_gradient,
@@ -130,6 +136,16 @@ class Natural(AbstractRule):
     def __check_init__(self):
         check_rates(self)
         check_damping(self.solver, self.damping)
+
+    @classmethod
+    def without_noise(cls) -> "Natural":
+        """For gradients in expectation (`sources.Messages`), of a table of contexts.
+
+        Fisher and gradient are exact, so nothing is damped, and half of the natural direction of
+        squared trajectory balance solves every context for the children that it has.
+        """
+        solver = BlockPseudoinverse()
+        return cls(Separators(), solver, damping=0.0, rate=0.5, log_z_rate=0.5)
 
     def transform(self) -> optax.GradientTransformationExtraArgs:
         backward = optax.sgd(self.backward_rate)

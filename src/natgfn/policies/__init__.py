@@ -19,12 +19,12 @@ from .contextual import clique_probs as clique_probs
 from .contextual import context_probs as context_probs
 from .contextual import contexts_of as contexts_of
 from .contextual import require_assignments as require_assignments
+from .contextual import usual_design as usual_design
 from .hierarchical import Hierarchical as Hierarchical
 from .hierarchical import Tied as Tied
 from .network import MLP as MLP
 from .network import Look as Look
 from .network import Network as Network
-from .network import usual_design as usual_design
 from .tabular import Table as Table
 from .tabular import Tabular as Tabular
 from .tabular import backward_table as backward_table

@@ -15,8 +15,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv, Assignment, Assignments
 from ..graphical import Contexts
+from ..statespace import StateSpace
 from .base import AbstractDesign, AbstractPolicy, masked_softmax
-from .tabular import Tabular
+from .network import Network
+from .tabular import Table, Tabular
 
 
 @runtime_checkable
@@ -132,6 +134,17 @@ class ContextMLP(AbstractDesign):
         rest = [eqx.nn.Linear(self.width, n, key=k) for n, k in zip(sizes, keys, strict=True)]
         own = embedding(own_key, contexts.num_steps)
         return ContextNetwork(own, embedding(token_key, sum(contexts.cards)), tuple(rest), contexts)
+
+
+WIDEST = 6
+"""Variables that a table of contexts sees by default, where separators are too large."""
+
+
+def usual_design(env: AbstractEnv) -> AbstractDesign:
+    """A table where every state is listed, or contexts are; a network elsewhere."""
+    if isinstance(env, Assignments):
+        return ContextTable() if env.tree is not None else ContextTable(WIDEST)
+    return Table() if isinstance(env, StateSpace) else Network()
 
 
 def require_assignments(env: AbstractEnv, what: str) -> Assignments:

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray
 from ..envs import AbstractEnv, Identical, OnGrid, State
 from ..statespace import StateSpace
 from .base import AbstractDesign, AbstractPolicy
-from .tabular import Table
 
 
 class Cached(eqx.Module):
@@ -141,8 +140,3 @@ def _seen(env: AbstractEnv, name: str, kind: type) -> Cached | Computed:
     with jax.ensure_compile_time_eval():  # also where a network is made in a compiled function
         values = jax.vmap(getattr(env.env, name))(jax.tree.map(jnp.asarray, env.states))
     return Cached(np.asarray(values).astype(kind).view(np.int32))
-
-
-def usual_design(env: AbstractEnv) -> AbstractDesign:
-    """A table where every state is listed, a network elsewhere."""
-    return Table() if isinstance(env, StateSpace) else Network()

@@ -9,14 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..algorithm import Algorithm, TrainState, stack_seeds
-from ..envs import AbstractEnv
+from ..envs import AbstractEnv, Assignments
+from ..graphical import separators, width
 from ..objectives import AbstractObjective, TrajectoryBalance
-from ..optim import AbstractRule, SampleSpace
-from ..policies import AbstractDesign, Flow, Table, Uniform, usual_design
+from ..optim import AbstractRule, Natural, SampleSpace
+from ..policies import (
+    AbstractDesign,
+    ContextMLP,
+    ContextTable,
+    Flow,
+    Table,
+    Uniform,
+    usual_design,
+)
 from ..sampling import AbstractProposal, OnPolicy, Weighting
-from ..sources import AbstractSource, Fresh
+from ..sources import AbstractSource, Fresh, Messages
 from ..statespace import StateSpace, TooManyStates, enumerate_states
 from ..watch import AbstractWatcher, Exact, Sampled
+from ..watch import Messages as WatchMessages
 from .record import describe
 
 _FLOWS, _BACKWARD = 1, 2
@@ -39,7 +49,8 @@ class Setup(eqx.Module):
     """How a batch becomes an update; by default the natural step in sample space, with the
     settings that suit a table or a network (`optim.SampleSpace`)."""
     policy: AbstractDesign | None = None
-    """The forward policy: a table where the environment is enumerated, else a network."""
+    """The forward policy: a table where the environment is enumerated or sees contexts, else a
+    network."""
     objective: AbstractObjective = TrajectoryBalance()
     """What is minimised: trajectory balance with squared residuals, or any of `objectives`."""
     backward: AbstractDesign = Uniform()
@@ -48,8 +59,9 @@ class Setup(eqx.Module):
     """The flows of states, where the objective learns them; by default like the policy."""
     proposal: AbstractProposal = OnPolicy()
     r"""$\mu$, which draws new trajectories."""
-    source: AbstractSource = Fresh()
-    """Where the trajectories of an update come from: rollouts, replay, a teacher."""
+    source: AbstractSource | None = None
+    """Where the trajectories of an update come from: rollouts, replay, a teacher; rollouts by
+    default, or nothing at all where there are messages (`sources.Messages`)."""
     reference: AbstractProposal | None = None
     r"""$\nu$, the law that the objective averages over; by default the proposal."""
     weighting: Weighting = Weighting()
@@ -94,6 +106,7 @@ class Setup(eqx.Module):
     def algorithm(self) -> Algorithm:
         """The compiled step of a decided setup."""
         assert self.rule is not None
+        assert self.source is not None
         return Algorithm(
             env=self.env,
             rule=self.rule,
@@ -136,17 +149,22 @@ def decide(setup: Setup) -> tuple[Setup, str]:
     """
     env, size = _listed(setup)
     policy = usual_design(env) if setup.policy is None else setup.policy
-    rule = setup.rule
+    rule, source, watch = setup.rule, setup.source, setup.watch
+    messages = isinstance(env, Assignments) and env.tree is not None and _sees_contexts(policy)
+    if messages and isinstance(policy, ContextTable) and rule is None and source is None:
+        rule, source = Natural.without_noise(), Messages()
     if rule is None:
-        rule = SampleSpace() if isinstance(policy, Table) else SampleSpace.network()
-    watch = setup.watch
+        table = isinstance(policy, Table | ContextTable)
+        rule = SampleSpace() if table else SampleSpace.network()
     if watch is None:
         watch = (Exact(),) if isinstance(env, StateSpace) else (Sampled(),)
+        watch = (WatchMessages(),) if messages else watch
     decided = dataclasses.replace(
         setup,
         env=env,
         policy=policy,
         rule=rule,
+        source=source or Fresh(),
         watch=watch,
         enumerate=isinstance(env, StateSpace),
         evaluate_every=setup.every,
@@ -155,9 +173,16 @@ def decide(setup: Setup) -> tuple[Setup, str]:
     return decided, f"{size}; policy {parts[0]}, rule {parts[1]}, watched by {', '.join(parts[2:])}"
 
 
+def _sees_contexts(policy: AbstractDesign) -> bool:
+    return isinstance(policy, ContextTable | ContextMLP)
+
+
 def _listed(setup: Setup) -> tuple[AbstractEnv, str]:
     """The environment, enumerated if that is wanted and possible, and how large it is."""
     name = type(setup.env).__name__
+    if isinstance(setup.env, Assignments) and not setup.enumerate:
+        seen = separators(setup.env.graph, setup.env.order)
+        return setup.env, f"{name}: {setup.env.max_steps} variables, width {width(seen)}"
     if setup.enumerate is False and not isinstance(setup.env, StateSpace):
         return setup.env, f"{name}: not enumerated, as asked"
     most = setup.max_states or (INSISTED if setup.enumerate else USUAL)
