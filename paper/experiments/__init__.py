@@ -21,6 +21,7 @@ from . import (
     deceptive,
     hypergrid,
     objectives,
+    structured,
     triangle,
     untuned,
     walk,
@@ -38,6 +39,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "dag-synthetic": dag_synthetic,
     "dag-sachs": dag_sachs,
     "bit-sequences": bit_sequences,
+    "structured": structured,
 }
 """Every experiment that `natgfn reproduce` knows."""
 

@@ -118,15 +118,15 @@ class Assignments(AbstractEnv):
             raise AssertionError("a tree that fits is kept")
         return self.tree, self.log_factors
 
-    def mask(self, contexts: Contexts) -> Bool[np.ndarray, "rows values"]:
+    def mask(self, contexts: Contexts) -> Bool[Array, "rows values"]:
         """The values that are possible in contexts: in some state there, if they see too little."""
         if self.tree is None:
-            return self.possible[contexts.steps]
+            return jnp.asarray(self.possible)[contexts.steps]
+        possible = jnp.asarray(self.possible)
         if contexts == self.tree.contexts:
-            return self.possible
-        found = np.zeros((contexts.num_rows, self.num_actions), bool)
-        np.logical_or.at(found, contexts.within(self.tree.contexts), self.possible)
-        return found
+            return possible
+        found = jnp.zeros((contexts.num_rows, self.num_actions), bool)
+        return found.at[contexts.within(self.tree.contexts)].max(possible)
 
     def init(self) -> Assignment:
         kind = jnp.int8 if self.num_actions < 2**7 else jnp.int32

@@ -164,7 +164,7 @@ class Fisher(eqx.Module):
         if not self.occupancy.contexts:
             return jax.vmap(self.env.forward_mask)(states)
         env = require_assignments(self.env, "a Fisher over contexts")
-        return jnp.asarray(env.mask(contexts_of(self.policy)))[states]
+        return env.mask(contexts_of(self.policy))[states]
 
     def _probs_of_rows(self) -> Float[Array, "rows actions"]:
         """Of a table, all."""

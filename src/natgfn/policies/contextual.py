@@ -162,7 +162,7 @@ def context_probs(env: Assignments, policy: AbstractPolicy) -> Float[Array, "row
     contexts = contexts_of(policy)
     assert isinstance(policy, SeesContexts)
     logits = policy.in_contexts(jnp.arange(contexts.num_rows))
-    return masked_softmax(logits, jnp.asarray(env.mask(contexts)))
+    return masked_softmax(logits, env.mask(contexts))
 
 
 def clique_probs(env: Assignments, policy: AbstractPolicy) -> Float[Array, "rows actions"]:
