@@ -6,6 +6,7 @@ from .certify import bench_certify
 from .dag import bench_dag
 from .factorised import bench_factorised
 from .neural import bench_neural
+from .structured import bench_structured
 from .tabular import bench_tabular
 
 BENCHMARKS: dict[str, Callable[[], int]] = {
@@ -14,5 +15,6 @@ BENCHMARKS: dict[str, Callable[[], int]] = {
     "certify": bench_certify,
     "factorised": bench_factorised,
     "dag": bench_dag,
+    "structured": bench_structured,
 }
 """Every benchmark; each prints its lines and returns the exit code."""
