@@ -366,7 +366,7 @@ def test_sampled_directions_converge_like_the_square_root(proposal):
     logits = 0.3 * jax.random.normal(jax.random.key(0), (space.num_inner, 3))
     flow = Flow(Tabular(logits), Uniform().backward(space), jnp.asarray(np.float64(0.5)))
     extra = {} if proposal is None else {"proposal": proposal}
-    sizes = np.array([64.0, 256.0, 1024.0])
+    sizes = jnp.array([64.0, 256.0, 1024.0])
     found = [
         direction_errors(space, flow, int(n), 32, 0.01, key=jax.random.key(1), **extra)
         for n in sizes
@@ -376,7 +376,7 @@ def test_sampled_directions_converge_like_the_square_root(proposal):
         [np.mean(e.fisher) for e in found],
         [np.mean(e.total) for e in found],
     ):
-        assert measured_rate(sizes, np.array(errors)) == pytest.approx(-0.5, abs=0.15)
+        assert float(measured_rate(sizes, jnp.array(errors))) == pytest.approx(-0.5, abs=0.15)
     for e in found:
         assert (np.asarray(e.fisher) <= np.asarray(e.limit) * (1 + 1e-9)).all()
 

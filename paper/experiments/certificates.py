@@ -10,7 +10,9 @@ a network's sampled Fisher through training on the deceptive grid, with the exac
 reference.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from rich.progress import track
 
 from natgfn.certify import Bound
 from natgfn.envs import DeceptiveGrid, Hypergrid
+from natgfn.errors import NatgfnError
 from natgfn.occupancy import Factorised, Sampled
 from natgfn.optim import Adam
 from natgfn.policies import Flow, Network, Uniform
@@ -80,26 +83,58 @@ PROPOSALS: dict[str, AbstractProposal] = {
 }
 
 
-def run(scale: str, seeds: int | None, work: Path) -> dict[str, Any]:
-    """All numbers of the page."""
-    size = SCALES[scale]
-    chosen = STATEMENTS[:: size.every]
-    rows = [check(statement, size.instances) for statement in track(chosen, "statements")]
-    points, rates = surrogates(size)
-    return {
-        "configuration": {
-            "instances": size.instances,
-            "hypergrid": describe(HYPERGRID),
-            "updates before": HALF_TRAINED,
-            "grid": describe(size.grid),
-            "updates": size.updates,
-            "seeds": seeds or size.seeds,
-        },
-        "statements": rows,
-        "rates": rates,
-        "surrogates": points,
-        "network": network(size, seeds or size.seeds, work),
+def run(
+    scale: str,
+    seeds: int | None,
+    work: Path,
+    only: Sequence[str] = (),
+    earlier: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All numbers of the page.
+
+    Args:
+        scale: a key of `SCALES`.
+        seeds: how many seeds, if not those of the scale.
+        work: the folder for runs.
+        only: words that the name of a part must have to be made now: `statements`,
+            `surrogates` or `network`.
+        earlier: results to keep the other parts of.
+    """
+    size, seeds = SCALES[scale], seeds or SCALES[scale].seeds
+    configuration = {
+        "instances": size.instances,
+        "hypergrid": describe(HYPERGRID),
+        "updates before": HALF_TRAINED,
+        "grid": describe(size.grid),
+        "updates": size.updates,
+        "seeds": seeds,
     }
+    parts: dict[str, Callable[[], Any]] = {
+        "statements": lambda: statements(size),
+        "surrogates": lambda: surrogates(size),
+        "network": lambda: network(size, seeds, work),
+    }
+    old = [name for name in parts if not all(word in name for word in only)]
+    if old and (earlier is None or earlier["configuration"] != configuration):
+        raise NatgfnError(
+            f"no earlier results of this configuration to keep {', '.join(old)} of: "
+            "leave out --only"
+        )
+    found: dict[str, Any] = {"configuration": configuration, "kept": {}}
+    for name, make in parts.items():
+        if earlier is not None and name in old:
+            made = {key: earlier[key] for key in ("command", "versions", "git")}
+            found[name] = earlier[name]
+            found["kept"][name] = earlier.get("kept", {}).get(name, made)
+        else:
+            found[name] = make()
+    return found | {"rates": convergence(found["surrogates"])}
+
+
+def statements(size: Scale) -> list[dict[str, Any]]:
+    """The rows of the table of statements."""
+    chosen = STATEMENTS[:: size.every]
+    return [check(statement, size.instances) for statement in track(chosen, "statements")]
 
 
 def check(statement: Statement, instances: int) -> dict[str, Any]:
@@ -126,11 +161,11 @@ def check(statement: Statement, instances: int) -> dict[str, Any]:
     }
 
 
-def surrogates(size: Scale) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Direction errors on the hypergrid against rho, and their rates in the sample size."""
+def surrogates(size: Scale) -> list[dict[str, Any]]:
+    """Direction errors on the hypergrid against rho."""
     trained = train(HYPERGRID, updates=HALF_TRAINED, progress="half-trained hypergrid")
     flow, space = trained.flow(0), trained.space
-    points, rates = [], []
+    points = []
     with jax.enable_x64(True):
         flow = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), float), flow)
         flow = Flow(flow.forward, Uniform().backward(space), flow.log_z)
@@ -152,15 +187,22 @@ def surrogates(size: Scale) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
                     named = {"surrogate": kind, "law": law, "size": count, "damping": damping}
                     numbers = {k: np.asarray(v).tolist() for k, v in found._asdict().items()}
                     points.append({**named, **numbers})
-            for law in PROPOSALS:
-                chosen = [p for p in points if (p["damping"], p["law"]) == (damping, law)]
-                sizes = np.array([p["size"] for p in chosen], float)
-                slopes = {
-                    name: measured_rate(sizes, np.array([np.mean(p[name]) for p in chosen]))
-                    for name in ("rho", "fisher", "total")
-                }
-                rates.append({"law": law, "damping": damping, **slopes})
-    return points, rates
+    return points
+
+
+def convergence(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How fast the errors of sampled surrogates fall, for each damping and law."""
+    rates = []
+    for damping, law in product(DAMPINGS, PROPOSALS):
+        chosen = [p for p in points if (p["damping"], p["law"]) == (damping, law)]
+        with jax.enable_x64(True):
+            sizes = jnp.array([p["size"] for p in chosen], float)
+            slopes = {
+                name: float(measured_rate(sizes, jnp.array([np.mean(p[name]) for p in chosen])))
+                for name in ("rho", "fisher", "total")
+            }
+        rates.append({"law": law, "damping": damping, **slopes})
+    return rates
 
 
 def network(size: Scale, seeds: int, work: Path) -> dict[str, Any]:
@@ -215,10 +257,13 @@ def page(results: dict[str, Any]) -> str:
         for name, values in sorted(net["final"].items())
     ]
     held = sum(row["held"] == row["instances"] for row in results["statements"])
+    kept = [
+        f"The part `{name}` is older: {made_by(made)}" for name, made in results["kept"].items()
+    ]
     sections = [
         f"# certificates, {results['scale']} scale",
         results["about"],
-        made_by(results),
+        " ".join([made_by(results), *kept]),
         f"{held} of {len(rows)} statements hold on all their instances.",
         table(["label", "what was checked", "held", "worst", "slack made for it"], rows),
         "## Consistency (`prop:appendix_mc_regime`)",

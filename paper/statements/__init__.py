@@ -5,13 +5,14 @@ inequality or an equation. Where it is an inequality, `tight` gives an instance 
 that a bound which is too generous is found out as well as one which is too strict.
 """
 
-from . import conditioning, geometry, realisability, surrogates, trajectories
+from . import conditioning, geometry, realisability, structured, surrogates, trajectories
 from .base import Statement as Statement
 
 STATEMENTS: tuple[Statement, ...] = (
     *geometry.STATEMENTS,
     *trajectories.STATEMENTS,
     *surrogates.STATEMENTS,
+    *structured.STATEMENTS,
     *conditioning.STATEMENTS,
     *realisability.STATEMENTS,
 )

@@ -7,6 +7,7 @@ categorical, an exponential family, or all trajectories of a sampler.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,27 @@ def natural_gradient(
 ) -> Float[Array, " p"]:
     r"""$F^\dagger h$ (`eq:prelim_natgrad`); eigenvalues below `cutoff` of the largest are zero."""
     return jnp.linalg.pinv(fisher, rtol=cutoff, hermitian=True) @ h
+
+
+class Identifiable(NamedTuple):
+    r"""The range $\mathcal U$ of a Fisher."""
+
+    basis: Float[Array, "p p"]
+    """Orthonormal columns that span it, and columns of zeros, so that its rank may be traced."""
+    floor: Float[Array, ""]
+    r"""$\mu_+(F)$, the smallest positive eigenvalue."""
+
+    def restrict(self, matrix: Float[Array, "p p"]) -> Float[Array, "p p"]:
+        r"""$Q^\top A Q$, with $\mu_+(F)$ on the diagonal for the columns of zeros."""
+        rest = 1.0 - jnp.sum(self.basis**2, axis=0)
+        return self.basis.T @ matrix @ self.basis + self.floor * jnp.diag(rest)
+
+
+def identifiable(fisher: Float[Array, "p p"], *, cutoff: float = 1e-10) -> Identifiable:
+    """The range of a Fisher; eigenvalues below `cutoff` of the largest are zero."""
+    values, vectors = jnp.linalg.eigh(fisher)
+    kept = values > cutoff * values[-1]
+    return Identifiable(jnp.where(kept, vectors, 0.0), jnp.min(jnp.where(kept, values, jnp.inf)))
 
 
 def trust_region_bound(

@@ -1,19 +1,31 @@
 """Random worlds, policies and matrices, to put statements to the test."""
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from natgfn.certify import surrogate
 from natgfn.envs import Hypergrid, ParentSets, Triangles
-from natgfn.policies import AbstractPolicy, Network, Tabular, forward_table
+from natgfn.policies import (
+    AbstractPolicy,
+    Network,
+    Tabular,
+    Tied,
+    forward_probs,
+    forward_table,
+    masked_softmax,
+)
 from natgfn.sampling import every_trajectory
-from natgfn.statespace import StateSpace, enumerate_states
+from natgfn.statespace import StateSpace, enumerate_states, timed_occupancy
+
+from .structured import conditional_fishers
+from .trajectories import PathScores, path_scores
 
 # Worlds and policies.
 
@@ -47,6 +59,34 @@ def random_network(space: StateSpace, key: PRNGKeyArray, outputs: int | None = N
     """A shared policy far from uniform."""
     policy = Network(width=4, depth=1)(space, key=key, outputs=outputs)
     return jax.tree.map(lambda x: 3 * x.astype(float) if eqx.is_inexact_array(x) else x, policy)
+
+
+class Summarised(NamedTuple):
+    """A policy on the grid that sees only which moves are open, its summary of a state."""
+
+    paths: PathScores
+    occupancies: Float[Array, "steps contexts"]
+    r"""$p_t(c)$, a sub-probability at each step."""
+    conditional: Float[Array, "contexts p p"]
+    r"""$A(c)$; there are more parameters than these have directions."""
+
+
+def summarised(key: PRNGKeyArray, scale: float = 1.0) -> Summarised:
+    """Logits that are linear in the parameters, of size `scale`."""
+    space = grid()
+    masks, context = np.unique(np.asarray(space.child) >= 0, axis=0, return_inverse=True)
+    feature_key, theta_key = jax.random.split(key)
+    features = jax.random.normal(feature_key, (*masks.shape, SIZE))
+    logits = scale * features @ jax.random.normal(theta_key, (SIZE,)) / SIZE**0.5
+    # The padding of trajectories sits in terminal states, whose context does not matter.
+    policy = Tied(logits, np.append(context, np.zeros(space.num_terminal, context.dtype)))
+    paths = path_scores(space, policy)
+    visits = timed_occupancy(space, forward_probs(space, policy))
+    return Summarised(
+        paths._replace(steps=paths.steps @ features.reshape(-1, SIZE)),
+        visits @ jax.nn.one_hot(context, len(masks)),
+        conditional_fishers(features, masked_softmax(logits, jnp.asarray(masks))),
+    )
 
 
 def trajectory_law(space: StateSpace, policy: AbstractPolicy):
