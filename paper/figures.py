@@ -121,6 +121,35 @@ def draw_direction_errors(points: Sequence[Mapping[str, Any]], path: Path) -> Pa
     return save(figure, path)
 
 
+def draw_surrogates(points: Sequence[Mapping[str, Any]], whole: str, path: Path) -> Path:
+    r"""$\rho_\lambda$ of each surrogate: on the states of the reference, and on few states, where
+    `whole` is that of sampling alone."""
+    dampings = [found["damping"] for found in points[0]["dampings"]]
+    names = list(points[0]["dampings"][0]["surrogates"])[::-1]
+    updates = list(dict.fromkeys(point["updates"] for point in points))
+    figure, axes = plt.subplots(
+        len(dampings), len(updates), figsize=(3.2 * len(updates) + 1.6, 2.4 * len(dampings)),
+        squeeze=False, sharex="row", sharey=True, layout="constrained",
+    )  # fmt: skip
+    kinds = {
+        "rho": ("states of the reference", "o"),
+        "fresh": ("few states", "x"),
+        "replayed": ("few, replayed", "+"),
+    }
+    for row, damping in enumerate(dampings):
+        for axis, update in zip(axes[row], updates, strict=True):
+            some = [point["dampings"][row] for point in points if point["updates"] == update]
+            for column, (label, marker) in kinds.items():
+                shown = [n for n in names if column != "rho" or n != whole]
+                values = [np.mean([x["surrogates"][n][column] for x in some]) for n in shown]
+                axis.plot(values, shown, marker, label=label, markersize=6)
+            axis.axvline(1, color="black", linestyle=":", linewidth=1)
+            axis.set(xscale="log", xlabel=r"$\rho_\lambda$")
+            axis.set_title(f"{update} updates, damping {damping:g}", fontsize="medium")
+    axes[0, 0].legend(fontsize="x-small")
+    return save(figure, path)
+
+
 def draw_bars(
     rows: Mapping[str, Mapping[str, Mapping[str, float]]], metrics: Sequence[str], path: Path
 ) -> Path:

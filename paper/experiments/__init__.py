@@ -16,6 +16,7 @@ from ..tables import results_markdown
 from . import (
     bit_sequences,
     certificates,
+    dag_blocks,
     dag_sachs,
     dag_synthetic,
     deceptive,
@@ -38,6 +39,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "objectives": objectives,
     "dag-synthetic": dag_synthetic,
     "dag-sachs": dag_sachs,
+    "dag-blocks": dag_blocks,
     "bit-sequences": bit_sequences,
     "structured": structured,
 }
