@@ -24,6 +24,7 @@ from .policy import certificate as certificate
 from .policy import certify_states as certify_states
 from .policy import reference_of as reference_of
 from .structured import StructuredErrors as StructuredErrors
+from .structured import structured_certificate as structured_certificate
 from .structured import structured_errors as structured_errors
 from .surrogate import coupling as coupling
 from .surrogate import direction_bound as direction_bound

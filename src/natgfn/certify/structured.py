@@ -11,7 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ..fisher import Scalar
+from ..envs import AbstractEnv
+from ..fisher import Fisher, Scalar
+from ..objectives import Batch
+from ..occupancy import AbstractOccupancy, Separators
+from ..policies import AbstractPolicy, contexts_of
+from .tabular import blocks_of, largest_eigenvalue, relative_error
 
 
 class StructuredErrors(NamedTuple):
@@ -58,3 +63,33 @@ def structured_errors(
     missed = jnp.sum(jnp.where((step >= 0) & (step < steps), 0.0, change))
     total = jnp.where(missed == 0, jnp.sum(fisher), jnp.inf)
     return StructuredErrors(occupancy, largest, fisher, total, total / damping)
+
+
+def structured_certificate(
+    env: AbstractEnv,
+    policy: AbstractPolicy,
+    occupancy: AbstractOccupancy,
+    damping: Scalar,
+    batch: Batch | None = None,
+) -> tuple[StructuredErrors, Float[Array, ""]]:
+    r"""The bound for an occupancy of contexts, and the $\rho_\lambda$ that it has, of a table.
+
+    Args:
+        env: `envs.Assignments` with a junction tree.
+        policy: a table of contexts.
+        occupancy: the surrogate.
+        damping: $\lambda$.
+        batch: trajectories, for an occupancy that needs them.
+    """
+    exact = blocks_of(Fisher(env, policy, Separators()(env, policy)))
+    other = blocks_of(Fisher(env, policy, occupancy(env, policy, batch)))  # type: ignore[arg-type]
+    contexts = contexts_of(policy)
+    errors = structured_errors(
+        exact.weights,
+        other.weights,
+        jnp.asarray(contexts.steps),
+        largest_eigenvalue(exact.probs),
+        damping,
+        steps=contexts.num_steps,
+    )
+    return errors, relative_error(exact, other, damping)
