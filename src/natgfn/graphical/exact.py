@@ -101,7 +101,7 @@ class Exact(NamedTuple):
     def sample(self, num: int, *, key: PRNGKeyArray) -> Int[np.ndarray, "num variables"]:
         """Assignments drawn from the target."""
         with jax.enable_x64(True):
-            return np.asarray(_draw(self.tree, self.probs, num, key))
+            return np.asarray(_draw(self.tree, jnp.asarray(self.probs), num, key))
 
 
 def infer(
@@ -126,7 +126,7 @@ def infer(
     tree = junction_tree(graph, assignment_order(graph, order), most)
     factors = assigned_factors(graph, tree.contexts)
     with jax.enable_x64(True):
-        log_z, probs, occupancy, best, top = map(np.asarray, _solve(tree, factors))
+        log_z, probs, occupancy, best, top = map(np.asarray, _solve(tree, jnp.asarray(factors)))
     if log_z == -np.inf:
         raise ValueError(_IMPOSSIBLE)
     return Exact(graph, tree, float(log_z), probs, occupancy, best, float(top))
@@ -208,7 +208,7 @@ def possible_values(
         ValueError: there is no such assignment.
     """
     with jax.enable_x64(True):
-        weights, totals = map(np.asarray, _up(tree, factors))
+        weights, totals = map(np.asarray, _up(tree, jnp.asarray(factors)))
     log_z = float(np.sum(totals[tree.roots]))
     if log_z == -np.inf:
         raise ValueError(_IMPOSSIBLE)

@@ -17,8 +17,9 @@ from ..envs import AbstractEnv
 from ..graphical import expected_returns
 from ..policies import Flow, clique_probs, require_assignments
 from ..sampling import PathLogProbs, Trajectories, log_probs
+from .balance import Penalty
 from .base import AbstractObjective
-from .penalties import AbstractPenalty, Squared
+from .penalties import Squared
 
 
 class AdvantageBalance(AbstractObjective):
@@ -31,7 +32,7 @@ class AdvantageBalance(AbstractObjective):
         penalty: $\ell$; the gradient is that of trajectory balance for the square.
     """
 
-    penalty: AbstractPenalty = Squared()
+    penalty: Penalty = Squared()
 
     def residuals(
         self, env: AbstractEnv, flow: Flow, paths: Trajectories

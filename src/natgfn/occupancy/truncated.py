@@ -71,7 +71,7 @@ def _propagated(pieces: Pieces, probs: Float[Array, "rows values"]) -> Float[Arr
             total = jnp.zeros_like(table).at[shared].add(table, mode="drop")[shared]
             given = jnp.where(total > 0, table / jnp.where(total > 0, total, 1.0), 0.0)
             weights = weights * jnp.where(places >= 0, given[places], 1.0)
-        return mass.at[_beyond(step.rows, mass.size)].set(weights, mode="drop"), None
+        return mass.at[_beyond(jnp.asarray(step.rows), mass.size)].set(weights, mode="drop"), None
 
     start = jnp.zeros(len(probs), probs.dtype)
     return jax.lax.scan(at_step, start, jax.tree.map(jnp.asarray, pieces))[0]
