@@ -20,8 +20,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from ..errors import NatgfnError
+from . import dag, graphical
 from .checkout import from_checkout
-from .dag import app as dag
 from .interrupt import interruptible
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(dag, name="dag")
+app.add_typer(dag.app, name="dag")
+app.add_typer(graphical.app, name="graphical")
 
 
 def main() -> None:
@@ -155,7 +156,15 @@ def train(settings: Settings = None, out: Out = None) -> None:
     if len(files) > 1:
         raise NatgfnError(f"expected one configuration file and key=value, got {files}")
     overrides = [text for text in settings if text not in files]
-    setup = setup_from(read_settings(Path(files[0]) if files else None, overrides))
+    configuration = read_settings(Path(files[0]) if files else None, overrides)
+    env = configuration.get("env")
+    name = env.get("name") if isinstance(env, dict) else env
+    if str(name).lower() == "assignments":
+        raise NatgfnError(
+            "env: Assignments needs a factor graph, which a configuration cannot hold: give it as "
+            "a file, natgfn graphical fit MODEL.uai"
+        )
+    setup = setup_from(configuration)
     _train(setup, out or _free_folder(setup), resume=False)
 
 
@@ -214,13 +223,13 @@ WATCH_CERTIFICATES = """'watch=["exact", {name="certificate", every=100}]'"""
 def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
     """Go on with a run that was interrupted, exactly as if it had not been."""
     from ..training import load_setup
-    from .dag import is_fit, resume_fit
 
-    if is_fit(run):
-        with interruptible(run, f"natgfn resume {run}"):
-            resume_fit(run)
-    else:
-        _train(load_setup(run), run, resume=True)
+    for fits in (dag, graphical):
+        if fits.is_fit(run):
+            with interruptible(run, f"natgfn resume {run}"):
+                fits.resume_fit(run)
+            return
+    _train(load_setup(run), run, resume=True)
 
 
 def _train(setup: "Setup", out: Path, *, resume: bool) -> None:
@@ -257,9 +266,9 @@ def reproduce(
         typer.echo(f"results: {page}")
 
 
-@app.command(epilog="For example: natgfn check natgfn.envs:Hypergrid side=4")
+@app.command(epilog="For example: natgfn check natgfn.envs:Hypergrid side=4, or model.uai")
 def check(
-    target: Annotated[str, typer.Argument(metavar="MODULE:ENV")],
+    target: Annotated[str, typer.Argument(metavar="MODULE:ENV|MODEL.uai")],
     settings: Settings = None,
     max_states: Annotated[
         int, typer.Option(help="The most states to list; beyond, a sample is checked.")
@@ -267,10 +276,16 @@ def check(
 ) -> None:
     """Check that an environment of yours keeps its promises, in all states or a sample of them."""
     from ..check import check_environment
+    from ..envs import Assignments
+    from ..graphical import read_uai
     from ..training import construct, put
 
-    make = _import(target)
-    findings = check_environment(construct(make, put({}, settings or [])), max_states=max_states)
+    if target.endswith(".uai"):
+        make, given = Assignments, {"graph": read_uai(target)}
+    else:
+        make, given = _import(target), {}
+    env = construct(make, put({}, settings or []) | given)
+    findings = check_environment(env, max_states=max_states)
     for finding in findings:
         typer.echo(finding)
     failed = sum(finding.ok is False for finding in findings)

@@ -1,9 +1,7 @@
 """`natgfn dag`: from a table of observations to a posterior over graphs."""
 
-import inspect
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import NatgfnError
+from .case import remember, takes
 from .interrupt import interruptible
 
 if TYPE_CHECKING:
@@ -114,27 +113,11 @@ def _edge(text: str) -> tuple[str, str]:
     return source, target
 
 
-def takes_case(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of a `Case` in place of its first argument."""
-    shared = inspect.signature(Case).parameters
-    _, *own = inspect.signature(command).parameters.values()
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared.values(), *own)]
-
-    def called(**values: Any) -> None:
-        case = Case(**{name: values.pop(name) for name in shared})
-        command(case, **values)
-
-    called.__name__, called.__doc__ = command.__name__, command.__doc__
-    called.__annotations__ = {p.name: p.annotation for p in parameters}
-    called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    return called
-
-
 Out = Annotated[Path, typer.Option(help="The folder to write to.")]
 
 
 @app.command(epilog="For example: natgfn dag exact sachs --log --temperature paper --out sachs")
-@takes_case
+@takes(Case)
 def exact(case: Case, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
     from ..dag import SAMPLES, exact_memory, exact_posterior, gigabytes
@@ -149,7 +132,7 @@ def exact(case: Case, out: Out = Path("dag")) -> None:
 
 
 @app.command(epilog="For example: natgfn dag fit sachs --log --out sachs")
-@takes_case
+@takes(Case)
 def fit(
     case: Case,
     out: Out = Path("dag"),
@@ -209,7 +192,9 @@ def _fit(
     typer.echo(f"{_size(table)}; local weights are {way}; {gigabytes(fit_memory(count))} of memory")
     own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
     if not resume:
-        _remember(out, case, own)
+        told = asdict(case)
+        told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
+        remember(out / FIT, {"case": told, "own": own})
     started = time.perf_counter()
     target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
     found = train(
@@ -268,20 +253,6 @@ def _rule(text: str) -> "AbstractRule | None":
     if text == "adam":
         return None  # with rates that suit the table
     return SampleSpace.network() if text == "natural" else named("rule", text)
-
-
-def _remember(out: Path, case: Case, own: dict[str, Any]) -> None:
-    """Write down what to do, before it is done: a name that cannot be used is known at once."""
-    from ..training import CHECKPOINT
-
-    if (out / CHECKPOINT).exists():
-        raise NatgfnError(
-            f"{out} already holds a fit: go on with natgfn resume {out}, or choose another folder"
-        )
-    out.mkdir(parents=True, exist_ok=True)
-    told = asdict(case)
-    told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
-    (out / FIT).write_text(json.dumps({"case": told, "own": own}, indent=2) + "\n")
 
 
 def _size(table: "Data") -> str:

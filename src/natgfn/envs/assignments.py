@@ -108,7 +108,9 @@ class Assignments(AbstractEnv):
             return Contexts(self.order, self.graph.cards, seen)
         return Contexts(self.order, self.graph.cards, nearest(self.graph, self.order, seen, size))
 
-    def require_tree(self, what: str) -> tuple[JunctionTree, Float[np.ndarray, "rows values"]]:
+    def require_tree(
+        self, what: str
+    ) -> tuple[JunctionTree, Float[Array | np.ndarray, "rows values"]]:
         """The junction tree and the factors on it; one line that says why there is none."""
         if self.tree is None or self.log_factors is None:
             try:
@@ -173,7 +175,13 @@ class Assignments(AbstractEnv):
         """How many variables differ."""
         return jnp.sum(one.values != other.values).astype(float)
 
-    def _look_ups(self) -> tuple[Int[np.ndarray, "factors arity"], ...]:
+    def _look_ups(
+        self,
+    ) -> tuple[
+        Int[np.ndarray, "factors arity"],
+        Int[np.ndarray, "factors arity"],
+        Int[np.ndarray, " factors"],
+    ]:
         """Of each factor its variables, what a unit of each adds to the number of its entry in the
         table of all, and the first of its entries; variable 0 and nothing where it has fewer."""
         scopes = self.graph.scopes

@@ -7,6 +7,7 @@ sampled from the root, it draws from the target, and its occupancy has the margi
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import equinox as eqx
@@ -181,9 +182,9 @@ def log_partition(
     """
     order = assignment_order(graph, order)
     seen = separators(graph, order)
-    sizes = [np.prod(graph.shape((v, *s)), dtype=float) for v, s in zip(order, seen, strict=True)]
-    if max(sizes, default=0.0) > largest:
-        raise TooWide(width(seen), int(max(sizes)), largest)
+    sizes = [prod(graph.shape((v, *s))) for v, s in zip(order, seen, strict=True)]
+    if max(sizes, default=0) > largest:
+        raise TooWide(width(seen), max(sizes), largest)
     total, left = 0.0, list(graph.factors())
     for variable, others in zip(reversed(order), reversed(seen), strict=True):
         scope = (*others, variable)

@@ -9,6 +9,7 @@ $O(n k^{w+1})$ for $n$ variables of $k$ values and separators of $w$ variables.
 """
 
 from collections.abc import Callable
+from decimal import Decimal
 
 import equinox as eqx
 import jax
@@ -116,9 +117,10 @@ class TooWide(ValueError):
     """The tables of an order are larger than they may be."""
 
     def __init__(self, width: int, size: int, most: int):
+        numbers = Decimal(size)  # which may be more than a float holds
         super().__init__(
-            f"the model has width {width} in this order: its tables need {float(size):.3g} numbers "
-            f"({8 * float(size) / 2**30:.3g} GiB), more than the {most:,} allowed; give another "
+            f"the model has width {width} in this order: its tables need {numbers:.3g} numbers "
+            f"({numbers / 2**27:.3g} GiB), more than the {most:,} allowed; give another "
             "order, raise the limit, or let the policy see fewer variables"
         )
 

@@ -12,6 +12,8 @@ from .exact import METRICS as METRICS
 from .exact import evaluate as evaluate
 from .exact import judge as judge
 from .messages import MESSAGE_METRICS as MESSAGE_METRICS
+from .messages import message_marginals as message_marginals
 from .messages import message_metrics as message_metrics
 from .sampled import eubo as eubo
 from .sampled import sampled_metrics as sampled_metrics
+from .sampled import weight_metrics as weight_metrics

@@ -115,13 +115,19 @@ def eubo(
     return _mean("eubo", log_weights, weights)
 
 
-def _of_weights(log_weights: Float[np.ndarray, " n"], learned: float) -> dict[str, float]:
+def weight_metrics(log_weights: Float[np.ndarray, " n"]) -> dict[str, float]:
+    r"""`elbo`, `log_z`, their errors and `effective_share`, as `sampled_metrics` has them."""
     log_z = float(log_mean_exp(log_weights))
-    found = _mean("elbo", log_weights) | {"log_z": log_z, "learned_log_z": learned}
+    found = _mean("elbo", log_weights) | {"log_z": log_z}
     if np.isfinite(log_z):
         relative = np.exp(log_weights - log_z)  # their mean is one
         found["log_z_se"] = _mean("w", relative)["w_se"]
         found["effective_share"] = float(1 / np.mean(relative**2))
+    return found
+
+
+def _of_weights(log_weights: Float[np.ndarray, " n"], learned: float) -> dict[str, float]:
+    found = weight_metrics(log_weights) | {"learned_log_z": learned}
     sizes = np.abs(learned - log_weights)
     median, p90 = np.quantile(sizes, [0.5, 0.9], method="inverted_cdf").tolist()
     return found | {"residual_median": median, "residual_p90": p90}

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 
 def draw_laws(
@@ -69,6 +70,33 @@ def draw_record(
         axis.set_title(title, fontsize="medium")
         axis.legend(fontsize="small")
     return save(figure, path)
+
+
+def draw_marginals(marginals: Sequence[Float[np.ndarray, " values"]], path: Path) -> Path:
+    """The probability of each value of each variable: bars of a few, a heat map of many."""
+    count, most = len(marginals), max(map(len, marginals))
+    table = np.full((most, count), np.nan)
+    for variable, probabilities in enumerate(marginals):
+        table[: len(probabilities), variable] = probabilities
+    figure, axis = plt.subplots(figsize=(9, 3.6), layout="constrained")
+    colours = plt.get_cmap("viridis")
+    if count <= _BARS and most <= _VALUES:
+        ends = np.nancumsum(table, axis=0)
+        for value, (heights, end) in enumerate(zip(np.nan_to_num(table), ends, strict=True)):
+            colour = colours(value / max(1, most - 1))
+            axis.bar(range(count), heights, bottom=end - heights, color=colour, label=str(value))
+        axis.set(ylabel="probability", ylim=(0, 1), xticks=range(count))
+        axis.legend(title="value", reverse=True, loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        image = axis.imshow(table, aspect="auto", origin="lower", vmin=0, vmax=1, cmap=colours)
+        axis.set(ylabel="value")
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.colorbar(image, ax=axis, label="probability")
+    axis.set(xlabel="variable")
+    return save(figure, path)
+
+
+_BARS, _VALUES = 40, 10  # variables, and values of each, that bars can show
 
 
 def draw_band(

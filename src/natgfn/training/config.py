@@ -33,6 +33,7 @@ from typing import Any, TypeGuard, Union, get_args, get_origin
 import equinox as eqx
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
 
 from ..errors import NatgfnError
 from .setup import Setup
@@ -215,7 +216,7 @@ def _value(make: Callable[..., Any], field: str, value: Any, where: str) -> Any:
     where = f"{where}.{field}" if where else field
     parameter, choices = fields(make)[field], options(make, field)
     annotation = parameter.annotation
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | eqx.Module):
         return value
     if NoneType in get_args(annotation) and (value is None or value == "none"):
         return None
@@ -270,6 +271,10 @@ def _scalar(annotation: Any, value: Any, where: str) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             return TypeAdapter(annotation).validate_python(value)  # which JSON cannot hold
         return TypeAdapter(annotation).validate_json(json.dumps(value, default=str), strict=True)
+    except PydanticSchemaGenerationError as error:
+        raise NatgfnError(
+            f"{where}: only Python and the record of a run can give it, got {value!r}"
+        ) from error
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         expected = message[:1].lower() + message[1:]
