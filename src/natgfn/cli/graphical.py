@@ -142,8 +142,8 @@ def _only_log_z(
         log_z = log_partition(graph, order)
     except TooWide as error:
         raise NatgfnError(
-            f"{case.model} is too wide for exact inference: tables of {_count(about['entries'])} entries at "
-            f"width {about['width']}; {otherwise}"
+            f"{case.model} is too wide for exact inference, at width {about['width']} with tables "
+            f"of {_count(about['entries'])} entries: {otherwise}"
         ) from error
     if not np.isfinite(log_z):
         raise NatgfnError(f"{case.model}: no assignment of the variables has a positive weight")
@@ -333,14 +333,18 @@ def _say_how_it_went(summary: dict[str, Any]) -> None:
         )
     else:
         known = summary["log_z"]
-        exactly = "" if known is None else f"; log Z is exactly {known:.8g}"
+        exactly = ""
+        if known is not None:
+            apart = known - drawn["elbo"]
+            exactly = f"; log Z is exactly {known:.8g}, so KL(sampler || target) is {apart:.2g}"
         typer.echo(
             f"log Z {drawn['log_z']:.6g} +- {drawn.get('log_z_se', float('inf')):.2g} by "
             f"importance weights, ELBO {drawn['elbo']:.6g} +- "
             f"{drawn.get('elbo_se', float('inf')):.2g}{exactly}"
         )
-    trust = "" if messages else "; no exact marginals at this width, so that is the only judge"
-    typer.echo(f"effective sample size {share:.1%} of {number} draws{trust}")
+    trust = "no exact marginals at this width, and no error knows what the draws have missed"
+    extra = "" if messages else f"; {trust}"
+    typer.echo(f"effective sample size {share:.1%} of {number} draws{extra}")
     if summary["rejected"]:
         typer.echo(f"{summary['rejected']} updates were not finite, and were rejected")
     beliefs = summary["loopy"]
