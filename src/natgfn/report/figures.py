@@ -72,7 +72,7 @@ def draw_record(
     return save(figure, path)
 
 
-def draw_marginals(marginals: Sequence[Float[np.ndarray, " values"]], path: Path) -> Path:
+def draw_marginals(marginals: Sequence[Float[np.ndarray, " _values"]], path: Path) -> Path:
     """The probability of each value of each variable: bars of a few, a heat map of many."""
     count, most = len(marginals), max(map(len, marginals))
     table = np.full((most, count), np.nan)
