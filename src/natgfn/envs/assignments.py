@@ -108,7 +108,9 @@ class Assignments(AbstractEnv):
             return Contexts(self.order, self.graph.cards, seen)
         return Contexts(self.order, self.graph.cards, nearest(self.graph, self.order, seen, size))
 
-    def require_tree(self, what: str) -> tuple[JunctionTree, Float[np.ndarray, "rows values"]]:
+    def require_tree(
+        self, what: str
+    ) -> tuple[JunctionTree, Float[Array | np.ndarray, "rows values"]]:
         """The junction tree and the factors on it; one line that says why there is none."""
         if self.tree is None or self.log_factors is None:
             try:
@@ -118,15 +120,14 @@ class Assignments(AbstractEnv):
             raise AssertionError("a tree that fits is kept")
         return self.tree, self.log_factors
 
-    def mask(self, contexts: Contexts) -> Bool[np.ndarray, "rows values"]:
+    def mask(self, contexts: Contexts) -> Bool[Array | np.ndarray, "rows values"]:
         """The values that are possible in contexts: in some state there, if they see too little."""
         if self.tree is None:
             return self.possible[contexts.steps]
         if contexts == self.tree.contexts:
             return self.possible
-        found = np.zeros((contexts.num_rows, self.num_actions), bool)
-        np.logical_or.at(found, contexts.within(self.tree.contexts), self.possible)
-        return found
+        found = jnp.zeros((contexts.num_rows, self.num_actions), bool)
+        return found.at[contexts.within(self.tree.contexts)].max(jnp.asarray(self.possible))
 
     def init(self) -> Assignment:
         kind = jnp.int8 if self.num_actions < 2**7 else jnp.int32
@@ -173,7 +174,13 @@ class Assignments(AbstractEnv):
         """How many variables differ."""
         return jnp.sum(one.values != other.values).astype(float)
 
-    def _look_ups(self) -> tuple[Int[np.ndarray, "factors arity"], ...]:
+    def _look_ups(
+        self,
+    ) -> tuple[
+        Int[np.ndarray, "factors arity"],
+        Int[np.ndarray, "factors arity"],
+        Int[np.ndarray, " factors"],
+    ]:
         """Of each factor its variables, what a unit of each adds to the number of its entry in the
         table of all, and the first of its entries; variable 0 and nothing where it has fewer."""
         scopes = self.graph.scopes

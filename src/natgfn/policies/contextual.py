@@ -158,18 +158,27 @@ def require_assignments(env: AbstractEnv, what: str) -> Assignments:
 
 
 def context_probs(env: Assignments, policy: AbstractPolicy) -> Float[Array, "rows actions"]:
-    r"""$\pi(a \mid c)$ in every context that a policy sees."""
+    r"""$\pi(a \mid c)$ in every context that a policy sees, over what is possible in some state."""
     contexts = contexts_of(policy)
-    assert isinstance(policy, SeesContexts)
-    logits = policy.in_contexts(jnp.arange(contexts.num_rows))
-    return masked_softmax(logits, jnp.asarray(env.mask(contexts)))
+    return masked_softmax(_logits(policy, contexts), jnp.asarray(env.mask(contexts)))
 
 
 def clique_probs(env: Assignments, policy: AbstractPolicy) -> Float[Array, "rows actions"]:
-    r"""$\pi(a \mid x_{S_t})$ in every context of the junction tree, of what the policy sees."""
+    r"""$\pi(a \mid x_{S_t})$ in every context of the junction tree, of what the policy sees.
+
+    Separators tell what is possible, where the policy may see too little for that.
+    """
     tree, _ = env.require_tree("a law over the cliques")
-    contexts, probs = contexts_of(policy), context_probs(env, policy)
-    return probs if contexts == tree.contexts else probs[contexts.within(tree.contexts)]
+    contexts = contexts_of(policy)
+    logits = _logits(policy, contexts)
+    if contexts != tree.contexts:
+        logits = logits[contexts.within(tree.contexts)]
+    return masked_softmax(logits, jnp.asarray(env.possible))
+
+
+def _logits(policy: AbstractPolicy, contexts: Contexts) -> Float[Array, "rows actions"]:
+    assert isinstance(policy, SeesContexts)
+    return policy.in_contexts(jnp.arange(contexts.num_rows))
 
 
 def contexts_of(policy: AbstractPolicy | SeesContexts) -> Contexts:
