@@ -1,4 +1,4 @@
-"""Break the certificates on purpose, and show which test notices: `python tests/mutants.py`.
+"""Break certificates and messages, and show which test notices: `python tests/mutants.py`.
 
 Each mutant is one change of a source file, in a copy of the tree. A bound made tighter must be
 found false, one made looser must be found unattained, and another surrogate must be noticed.
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 CERTIFY, THEORY = "src/natgfn/certify", "paper/theory"
+STRUCTURED = "test_structured.py"
 
 
 class Mutant(NamedTuple):
@@ -23,6 +24,8 @@ class Mutant(NamedTuple):
     new: str
     tests: str
     """Which tests should notice, as `pytest -k` takes it."""
+    files: str = "test_certify*.py"
+    """Where these are."""
 
 
 MUTANTS = [
@@ -292,6 +295,86 @@ MUTANTS = [
         "return Occupancy(jnp.arange(space.num_inner), weights / 2, complete=True)",
         "exact_tabular_fisher_main",
     ),
+    Mutant(
+        "message up that the last child overwrites",
+        "src/natgfn/graphical/tree.py",
+        "table.at[sources, values].add(message)",
+        "table.at[sources, values].set(message)",
+        "balance_in_expectation and table",
+        STRUCTURED,
+    ),
+    Mutant(
+        "message up from the roots first",
+        "src/natgfn/graphical/tree.py",
+        "self._pairs(), reverse=True)",
+        "self._pairs())",
+        "balance_in_expectation and table",
+        STRUCTURED,
+    ),
+    Mutant(
+        "message down without the mass of the parent",
+        "src/natgfn/graphical/tree.py",
+        "mass[sources] * probs[sources, values]",
+        "probs[sources, values]",
+        "probability_of_the_trajectories and table",
+        STRUCTURED,
+    ),
+    Mutant(
+        "law of a policy that sees less over too many values",
+        "src/natgfn/policies/contextual.py",
+        "    return masked_softmax(logits, jnp.asarray(env.possible))",
+        "    return context_probs(env, policy)[contexts.within(tree.contexts)]",
+        "probability_of_the_trajectories and grid",
+        STRUCTURED,
+    ),
+    Mutant(
+        "truncated contexts of unconditional pieces",
+        "src/natgfn/occupancy/truncated.py",
+        "shared = _number(contexts, common, by_cell) + np.zeros(grid.shape[1], int)",
+        "shared = np.zeros(grid.shape[1], int)",
+        "truncated and positive",
+        STRUCTURED,
+    ),
+    Mutant(
+        "beliefs that hear of impossible contexts",
+        "src/natgfn/occupancy/beliefs.py",
+        "jnp.where(never[rows], ",
+        "jnp.where(False, ",
+        "beliefs and grid",
+        STRUCTURED,
+    ),
+    Mutant(
+        "variances without what follows",
+        "src/natgfn/graphical/returns.py",
+        "jnp.where(possible, (actions - values[:, None]) ** 2, 0.0)",
+        "jnp.where(possible, (surplus - values[:, None]) ** 2, 0.0)",
+        "balance_in_expectation and table",
+        STRUCTURED,
+    ),
+    Mutant(
+        "gradient in expectation without the occupancy",
+        "src/natgfn/objectives/expectation.py",
+        "2 * found.occupancy[:, None] * (found.actions",
+        "2 * (found.actions",
+        "balance_in_expectation and table",
+        STRUCTURED,
+    ),
+    Mutant(
+        "advantages of the next step",
+        "src/natgfn/objectives/advantage.py",
+        "returns.actions[rows, paths.actions] - returns.values[rows]",
+        "returns.actions[rows, paths.actions] - returns.values[rows - 1]",
+        "advantages and table",
+        STRUCTURED,
+    ),
+    Mutant(
+        "floor that replaces the exact occupancy",
+        "src/natgfn/occupancy/separators.py",
+        "weights = jnp.maximum(weights, visits)",
+        "weights = jnp.where(visits > 0, visits, weights)",
+        "sampled_batches",
+        STRUCTURED,
+    ),
 ]
 
 
@@ -302,7 +385,7 @@ def survives(mutant: Mutant, tree: Path) -> tuple[bool, str]:
     if mutant.old not in text:
         raise SystemExit(f"{mutant.what}: {mutant.file} has changed, no {mutant.old!r} in it")
     path.write_text(text.replace(mutant.old, mutant.new))
-    files = sorted(str(p) for p in (tree / "tests").glob("test_certify*.py"))
+    files = sorted(str(p) for p in (tree / "tests").glob(mutant.files))
     command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", *files, "-k", mutant.tests]
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
     done = subprocess.run(

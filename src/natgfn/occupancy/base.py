@@ -1,7 +1,7 @@
 """What an occupancy provider is."""
 
 from abc import abstractmethod
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ class AbstractOccupancy(eqx.Module):
     """A route to the states and weights of the trajectory Fisher: a Fisher mode of Algorithm 1."""
 
     @abstractmethod
-    def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
-        """Where the forward policy `policy` goes, as far as the gradient of `batch` needs it."""
+    def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Any) -> Occupancy:
+        """Where the forward policy `policy` goes, as far as the gradient of `batch` needs it: a
+        `Batch`, or `Expected` where no trajectories are drawn."""
 
 
 def smaller(batch: Batch | None, space: StateSpace) -> TypeGuard[Batch]:

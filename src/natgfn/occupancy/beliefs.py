@@ -9,7 +9,7 @@ from jaxtyping import Int
 from ..envs import AbstractEnv
 from ..fisher import Occupancy
 from ..graphical import Contexts, Wiring, propagate
-from ..objectives import Batch
+from ..objectives import Batch, Expected
 from ..policies import AbstractPolicy, context_probs, contexts_of, require_assignments
 from .base import AbstractOccupancy
 
@@ -24,21 +24,24 @@ class Beliefs(AbstractOccupancy):
     """
 
     def __call__(
-        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | None = None
+        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | Expected | None = None
     ) -> Occupancy:
         env = require_assignments(env, "occupancy.Beliefs")
         contexts, probs = contexts_of(policy), context_probs(env, policy)
         wiring, entries = _wired(contexts)
+        rows = entries // probs.shape[1]
+        # A context in which nothing is possible needs a law as well, lest it speak backwards.
+        never = ~jnp.any(probs > 0, axis=1)
+        law = jnp.where(never[rows], 1 / np.bincount(rows)[rows], probs.ravel()[entries])
         found = propagate(
             wiring,
-            jnp.log(probs.ravel()[entries]),
+            jnp.log(law),
             damping=0.0,
             tolerance=1e-6,
             max_iterations=contexts.num_steps + 1,
         )
         # What has not converged is not used: a step with it is rejected, and counted.
         beliefs = jnp.where(found.converged, jnp.exp(found.log_factors), jnp.nan)
-        rows = entries // probs.shape[1]
         weights = jnp.zeros(len(probs), probs.dtype).at[rows].add(beliefs)
         return Occupancy(jnp.arange(weights.size), weights, complete=True, contexts=True)
 

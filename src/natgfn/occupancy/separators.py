@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from ..envs import AbstractEnv
 from ..fisher import Occupancy
-from ..objectives import Batch
+from ..objectives import Batch, Expected
 from ..policies import AbstractPolicy, Tabular, clique_probs, contexts_of, require_assignments
 from .base import AbstractOccupancy
 
@@ -15,7 +15,9 @@ class Separators(AbstractOccupancy):
 
     The conditional Fisher depends on the context alone, so $F = \sum_t \sum_c p_t(c)\,
     \overline A_t(c)$ is the trajectory Fisher: of an aligned policy, and of one that sees less,
-    whose contexts are sums over those of the separators.
+    whose contexts are sums over those of the separators. Where zero factors rule out a value in
+    some states of such a context only, $p_t(c)$ is exact, and $\overline A_t(c)$ is a surrogate: as
+    if every value were possible that some state has.
 
     A sampled gradient in a context that is rarer than one trajectory in $N$ was made by one of
     them, and an exact $p_t(c) \ll 1 / N$ would blow it up. With a floor the weight of a visited
@@ -29,11 +31,11 @@ class Separators(AbstractOccupancy):
     floor: bool = False
 
     def __call__(
-        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | None = None
+        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | Expected | None = None
     ) -> Occupancy:
         weights = context_occupancy(env, policy)
         if self.floor:
-            if batch is None or not isinstance(policy, Tabular):
+            if not isinstance(batch, Batch) or not isinstance(policy, Tabular):
                 raise ValueError("Separators(floor=True) is for tables and sampled gradients")
             share = batch.paths.live.ravel() / batch.size
             visits = jnp.zeros_like(weights).at[policy.rows(batch.paths.before).ravel()].add(share)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 from ..envs import AbstractEnv
 from ..fisher import Occupancy
 from ..graphical import Contexts
-from ..objectives import Batch
+from ..objectives import Batch, Expected
 from ..policies import AbstractPolicy, context_probs, contexts_of, require_assignments
 from .base import AbstractOccupancy
 
@@ -33,7 +33,7 @@ class Truncated(AbstractOccupancy):
     """
 
     def __call__(
-        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | None = None
+        self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch | Expected | None = None
     ) -> Occupancy:
         env = require_assignments(env, "occupancy.Truncated")
         contexts, probs = contexts_of(policy), context_probs(env, policy)

@@ -8,7 +8,7 @@ import optax
 
 from ..envs import AbstractEnv
 from ..fisher import Fisher, Scalar
-from ..objectives import Batch
+from ..objectives import Batch, Expected
 from ..occupancy import AbstractOccupancy, Exact, Sampled, Separators, Trajectories
 from ..policies import Flow
 from ..solvers import (
@@ -38,7 +38,7 @@ class AbstractRule(eqx.Module):
         """From the gradient of a `Flow` to its step."""
 
     @abstractmethod
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         """The extra arguments of the transformation."""
 
     def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:
@@ -79,7 +79,7 @@ class Euclidean(AbstractRule):
         )
         return clipped(self.clip, steps)
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         return {}
 
 
@@ -103,7 +103,7 @@ class Adam(AbstractRule):
         )
         return clipped(self.clip, steps)
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         return {}
 
 
@@ -159,7 +159,7 @@ class Natural(AbstractRule):
             states=optax.adam(self.flow_rate),
         )
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         visited = self.occupancy(env, flow.forward, batch)
         return {"fisher": Fisher(env, flow.forward, visited), "batch": batch}
 
@@ -231,7 +231,7 @@ class FisherAdam(AbstractRule):
             states=optax.adam(self.flow_rate),
         )
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         visited = self.occupancy(env, flow.forward, batch)
         fisher = Fisher(env, flow.forward, visited)
         return {"fisher": fisher, "env": env, "flow": flow, "batch": batch}
@@ -283,8 +283,9 @@ class SampleSpace(AbstractRule):
             step = own_log_z(step, optax.adam(self.log_z_rate))
         return step
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         batch.require_residuals_only("SampleSpace")
+        assert isinstance(batch, Batch)
         return {"fisher": Trajectories().fisher(env, flow, batch), "batch": batch}
 
     def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:

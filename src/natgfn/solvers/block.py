@@ -55,13 +55,14 @@ def solve_covariance(
     r"""$(d\, C(\pi) + \lambda I)^{-1} h$, a diagonal $D$ less a rank one.
 
     The denominator $1 - d\, \pi^\top D^{-1} \pi$ is written as $\lambda \sum_a \pi_a / D_a$, which
-    it equals and which does not cancel.
+    it equals and which does not cancel. Where nothing is possible, $\pi = 0$ and so is it.
     """
     d, p = blocks.weights[:, None], blocks.probs
     inverse = 1 / (d * p + damping)
     y, z = h * inverse, p * inverse
     correction = d * jnp.sum(p * y, axis=1, keepdims=True)
-    return y + z * correction / (damping * jnp.sum(z, axis=1, keepdims=True))
+    total = jnp.sum(z, axis=1, keepdims=True)
+    return y + z * correction / (damping * jnp.where(total > 0, total, 1.0))
 
 
 def solve_scores(
