@@ -453,9 +453,15 @@ def test_approximations_are_exact_on_a_chain():
     contexts = env.contexts(1)
     assert contexts == env.contexts() == env.contexts(7)
     policy = policies.Tabular(jnp.asarray(rng.normal(size=(contexts.num_rows, 3))), contexts)
-    wanted = context_occupancy(env, policy)
-    for kind in (occupancy.Truncated(), occupancy.Beliefs()):
-        np.testing.assert_allclose(kind(env, policy).weights, wanted, **TOLERANCE)
+
+    @eqx.filter_jit
+    def weights(env, policy):
+        kinds = (occupancy.Separators(), occupancy.Truncated(), occupancy.Beliefs())
+        return [kind(env, policy).weights for kind in kinds]
+
+    wanted, *others = weights(env, policy)
+    for found in others:
+        np.testing.assert_allclose(found, wanted, **TOLERANCE)
 
 
 # Sampled batches.
@@ -554,7 +560,14 @@ def test_training_without_noise_on_random_graphs(seed):
     check_noise_free(random_graph(seed))
 
 
-@pytest.mark.parametrize("kind", ["Separators", "Truncated", "Beliefs"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("Separators", marks=pytest.mark.slow),
+        pytest.param("Truncated", marks=pytest.mark.slow),
+        "Beliefs",
+    ],
+)
 def test_training_where_the_policy_sees_less(kind):
     """With zero factors that it does not see: it still improves, and draws what is possible."""
     env = Assignments(GRAPHS["grid"]())
@@ -577,7 +590,7 @@ def test_training_where_the_policy_sees_less(kind):
 # The environment.
 
 
-@pytest.mark.parametrize("seed", [5, 18])
+@pytest.mark.parametrize("seed", [pytest.param(5, marks=pytest.mark.slow), 18])
 def test_nothing_is_wrong_with_assignments(seed):
     env = Assignments(random_graph(seed))
     findings = check_environment(env)
@@ -591,8 +604,8 @@ def test_partial_rewards_telescope(graph):
     env = Assignments(GRAPHS[graph]())
     by_time, log_rewards, mask, paths = every_assignment(env)
     assert env.log_z == pytest.approx(logsumexp(log_rewards), abs=1e-10)
-    each = jax.vmap(jax.vmap(lambda s: (env.log_partial(s), env.forward_mask(s))))
-    partial, possible = map(np.asarray, each(paths.states))
+    at = jax.jit(jax.vmap(jax.vmap(lambda s: (env.log_partial(s), env.forward_mask(s)))))
+    partial, possible = map(np.asarray, at(paths.states))
     np.testing.assert_array_equal(possible[:-1], mask)
     place = {variable: step for step, variable in enumerate(env.order)}
     values = by_time[:, [place[v] for v in range(len(place))]]
@@ -603,8 +616,8 @@ def test_partial_rewards_telescope(graph):
                 wanted += table[tuple(values[:, list(scope)].T)]
         np.testing.assert_allclose(found, wanted, **TOLERANCE)
     np.testing.assert_allclose(partial[-1], log_rewards, **TOLERANCE)
-    last = jax.tree.map(lambda x: x[-1], paths.states)
-    np.testing.assert_allclose(jax.vmap(env.log_reward)(last), log_rewards, **TOLERANCE)
+    found = jax.jit(jax.vmap(env.log_reward))(paths.last)
+    np.testing.assert_allclose(found, log_rewards, **TOLERANCE)
 
 
 def test_too_wide_with_zero_pairs_is_one_line():
