@@ -15,7 +15,7 @@ from oracles import float64
 from scipy.special import logsumexp
 
 import natgfn as ng
-from natgfn import objectives, occupancy, policies, solvers
+from natgfn import certify, objectives, occupancy, policies, solvers
 from natgfn.check import check_environment
 from natgfn.envs import Assignment, Assignments
 from natgfn.fisher import Fisher, tabular_gram
@@ -641,3 +641,22 @@ def test_too_wide_without_zeros():
     assert run.metrics["train_loss"][-1] < run.metrics["train_loss"][1]
     drawn = np.asarray(run.sample(100).values)
     assert np.isfinite(pinned.log_value(drawn)).all()
+
+
+def test_the_bound_of_a_surrogate_and_its_relative_error():
+    """Against blocks written out, context by context."""
+    env = Assignments(ising_grid(2, 3), "numbered")
+    policy = policies.ContextTable(1)(env)
+    noise = jax.random.normal(jax.random.key(0), policy.logits.shape)
+    policy = eqx.tree_at(lambda p: p.logits, policy, noise)
+    errors, rho = certify.structured_certificate(env, policy, occupancy.Truncated(), 0.1)
+    exact = context_occupancy(env, policy)
+    other = occupancy.Truncated()(env, policy).weights
+    probs = np.asarray(policies.context_probs(env, policy))
+    tops = np.array([np.linalg.eigvalsh(np.diag(p) - np.outer(p, p))[-1] for p in probs])
+    change = np.abs(np.asarray(other - exact))
+    np.testing.assert_allclose(rho, np.max(change * tops / (exact * tops + 0.1)), rtol=1e-5)
+    steps = policy.contexts.steps
+    total = sum(tops[steps == t].max() * change[steps == t].sum() for t in range(6))
+    np.testing.assert_allclose(errors.total, total, rtol=1e-5)
+    assert 0 < rho <= errors.relative

@@ -33,12 +33,19 @@ from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..algorithm import Algorithm, TrainState
-from ..envs import AbstractEnv
+from ..envs import AbstractEnv, Assignments
 from ..fisher import Fisher, Occupancy, Scalar, score_gram
-from ..objectives import Batch, Squared, TrajectoryBalance
-from ..occupancy import Exact, Factorised, Trajectories
+from ..objectives import Batch, Squared, TrajectoryBalance, expected
+from ..occupancy import Exact, Factorised, Separators, Trajectories
 from ..optim import at
-from ..policies import AbstractPolicy, Flow, Tabular, backward_table, forward_table
+from ..policies import (
+    AbstractPolicy,
+    Flow,
+    Tabular,
+    backward_table,
+    contexts_of,
+    forward_table,
+)
 from ..sampling import OnPolicy, rollout
 from ..solvers import on_live_rows
 from ..statespace import StateSpace, exact_residuals, require_space
@@ -62,6 +69,7 @@ from .pencil import (
     rows_rank,
     visits_product,
 )
+from .structured import errors_of
 from .surrogate import direction_limit
 
 Vector = Float[Array, " p"]
@@ -137,10 +145,12 @@ def _widen(x):
     return np.array(x, np.float64) if eqx.is_inexact_array(x) else x
 
 
-def reference_of(algorithm: Algorithm, effort: Effort = Effort()) -> str:
-    """What a certificate compares with, in words."""
+def reference_of(algorithm: Algorithm, policy: AbstractPolicy, effort: Effort = Effort()) -> str:
+    """What a certificate of a policy compares with, in words."""
     if isinstance(algorithm.env, StateSpace):
         return "exact"
+    if is_structured(algorithm.env, policy):
+        return "exact, by messages"
     num = _trajectories(algorithm, effort)
     return f"sampled from {num:,} trajectories ({effort.reference} batches)"
 
@@ -209,6 +219,10 @@ def _certificate(
         if h is None:
             h = _gradient(algorithm, flow, other_key)
         look = _look_at_table if is_table else _look_at_network
+    elif is_structured(env, flow.forward):
+        fisher = Fisher(env, flow.forward, Separators()(env, flow.forward))
+        h = ravel_pytree(expected(TrajectoryBalance(), env, flow).gradient().forward)[0]
+        look = _look_at_table
     else:
         other_key, gradient_key = jax.random.split(other_key)
         num = _trajectories(algorithm, effort)
@@ -234,6 +248,12 @@ def _certificate(
         size = jnp.sqrt(jnp.maximum(change @ reference.solve(change), 0.0))
         numbers["gradient_error"] = size / length
     return numbers
+
+
+def is_structured(env: AbstractEnv, policy: AbstractPolicy) -> bool:
+    """Whether the exact Fisher is known without a list of states: of a table of contexts."""
+    has_tree = isinstance(env, Assignments) and env.tree is not None
+    return has_tree and isinstance(policy, Tabular) and policy.contexts is not None
 
 
 def _gradient(algorithm: Algorithm, flow: Flow, key: PRNGKeyArray) -> Vector:
@@ -304,7 +324,6 @@ class Look(NamedTuple):
 def _look_at_table(subject: Subject) -> Look:
     """Closed forms, but for the metric of whole trajectories, which has no blocks."""
     fisher, effort, damping = subject.fisher, subject.effort, subject.damping
-    space = require_space(subject.algorithm.env, "a certificate")
     blocks = tabular.blocks_of(fisher)
     exact = tabular.metric(blocks, damping)
     numbers = {
@@ -326,10 +345,13 @@ def _look_at_table(subject: Subject) -> Look:
         )
         numbers |= {"rho": found.value, "rho_error": found.error}
         return Look(numbers, exact, surrogate)
-    other = tabular.blocks_of(Fisher(space, fisher.policy, subject.visited()))
+    other = tabular.blocks_of(Fisher(fisher.env, fisher.policy, subject.visited()))
     rho = tabular.relative_error(blocks, other, damping)
     gamma = tabular.relative_error(other, blocks, damping)
     numbers |= {"rho": rho, "rho_error": jnp.zeros_like(rho), "gamma": gamma}
+    if is_structured(fisher.env, fisher.policy) and other.mass is None:
+        errors = errors_of(contexts_of(fisher.policy), blocks, other, damping)
+        numbers |= {"occupancy_error": jnp.max(errors.occupancy), "rho_limit": errors.relative}
     return Look(numbers, exact, tabular.metric(other, damping))
 
 

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ..envs import AbstractEnv
-from ..fisher import Fisher, Scalar
+from ..fisher import Blocks, Fisher, Scalar
+from ..graphical import Contexts
 from ..objectives import Batch
 from ..occupancy import AbstractOccupancy, Separators
 from ..policies import AbstractPolicy, contexts_of
@@ -83,13 +84,19 @@ def structured_certificate(
     """
     exact = blocks_of(Fisher(env, policy, Separators()(env, policy)))
     other = blocks_of(Fisher(env, policy, occupancy(env, policy, batch)))  # type: ignore[arg-type]
-    contexts = contexts_of(policy)
-    errors = structured_errors(
+    errors = errors_of(contexts_of(policy), exact, other, damping)
+    return errors, relative_error(exact, other, damping)
+
+
+def errors_of(
+    contexts: Contexts, exact: Blocks, surrogate: Blocks, damping: Scalar
+) -> StructuredErrors:
+    """What the blocks of a table of contexts say, all of them in order."""
+    return structured_errors(
         exact.weights,
-        other.weights,
+        surrogate.weights,
         jnp.asarray(contexts.steps),
         largest_eigenvalue(exact.probs),
         damping,
         steps=contexts.num_steps,
     )
-    return errors, relative_error(exact, other, damping)

@@ -195,7 +195,10 @@ def certify(
         spread = f"{values.size} seeds" if values.size > 1 else "1 seed"
         cells = (f"{value:.4g}" for value in (values.mean(), values.min(), values.max()))
         table.add_row(name, *cells, spread)
-    last, reference = opened.history[-1]["step"], reference_of(opened.algorithm)
+    last, reference = (
+        opened.history[-1]["step"],
+        reference_of(opened.algorithm, opened.flow().forward),
+    )
     typer.echo(
         f"update {last}, batch {batch}, damping {damping:g}; the reference Fisher is {reference}"
     )

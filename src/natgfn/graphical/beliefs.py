@@ -122,16 +122,9 @@ def _cut(shape: tuple[int, ...]) -> int:
 def _blocks(
     sums: list[Int[np.ndarray, "_values _terms"]], no_term: int, no_value: int
 ) -> tuple[tuple[Int[np.ndarray, "_terms _values _sums"], ...], list[np.ndarray], int]:
-    """Sums of similar sizes as blocks, the places of each in the flat results, and their number.
-
-    Similar sizes round up to the same power of two, so that there are few blocks and little
-    padding.
-    """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for number, some in enumerate(sums):
-        groups.setdefault(tuple((n - 1).bit_length() for n in some.shape), []).append(number)
+    """Sums of similar sizes as blocks, the places of each in the flat results, and their number."""
     blocks, places, start = [], [np.zeros(0, int)] * len(sums), 0
-    for group in groups.values():
+    for group in _similar([some.shape for some in sums]):
         values, terms = np.max([sums[number].shape for number in group], axis=0)
         block = np.full((terms, values, len(group)), no_value, np.int32)
         for column, number in enumerate(group):
@@ -142,6 +135,30 @@ def _blocks(
         blocks.append(block)
         start += block[0].size
     return tuple(blocks), places, start
+
+
+SPARE = 512
+"""Numbers of padding that cost less than a block of their own, in time and in compilation."""
+
+
+def _similar(shapes: list[tuple[int, ...]]) -> list[list[int]]:
+    """Groups of shapes that round up to the same powers of two, or are too few to be apart."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for number, shape in enumerate(shapes):
+        groups.setdefault(tuple((n - 1).bit_length() for n in shape), []).append(number)
+
+    def padded(group):
+        return len(group) * int(np.prod(np.max([shapes[number] for number in group], axis=0)))
+
+    joined: list[list[int]] = []
+    for group in groups.values():
+        for other in joined:
+            if padded(other + group) <= padded(other) + padded(group) + SPARE:
+                other.extend(group)
+                break
+        else:
+            joined.append(group)
+    return joined
 
 
 class Beliefs(NamedTuple):

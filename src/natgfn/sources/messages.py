@@ -5,7 +5,7 @@ from typing import ClassVar, NoReturn
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv
-from ..objectives import Batch
+from ..objectives import Batch, Expected
 from ..policies import Flow
 from ..sampling import AbstractProposal
 from .base import AbstractSource
@@ -33,5 +33,7 @@ class Messages(AbstractSource):
     ) -> NoReturn:
         raise ValueError("sources.Messages draws no trajectories")
 
-    def learn(self, env: AbstractEnv, batch: Batch, memory: None, step: Int[Array, ""]) -> None:
+    def learn(
+        self, env: AbstractEnv, batch: Batch | Expected, memory: None, step: Int[Array, ""]
+    ) -> None:
         return memory
