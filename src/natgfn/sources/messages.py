@@ -1,11 +1,10 @@
 """No trajectories: the objective in expectation."""
 
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv
-from ..objectives import Batch
 from ..policies import Flow
 from ..sampling import AbstractProposal
 from .base import AbstractSource
@@ -33,5 +32,5 @@ class Messages(AbstractSource):
     ) -> NoReturn:
         raise ValueError("sources.Messages draws no trajectories")
 
-    def learn(self, env: AbstractEnv, batch: Batch, memory: None, step: Int[Array, ""]) -> None:
+    def learn(self, env: AbstractEnv, batch: Any, memory: None, step: Int[Array, ""]) -> None:
         return memory
