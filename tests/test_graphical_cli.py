@@ -124,7 +124,7 @@ def test_fit_says_how_far_it_is(size: int | None):
 def test_fit_without_a_junction_tree_has_estimates_with_errors():
     write_uai(ising_grid(3, 4), "grid.uai")
     known = listed(ising_grid(3, 4))
-    result = natgfn("graphical", "fit", "grid.uai", "--max-entries", 60, "--size", 2, "--out",
+    result = natgfn("graphical", "fit", "grid.uai", "--max-entries", 60, "--size", 1, "--out",
                     "run", "--updates", 60, "--samples", 4000)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "no error knows what the draws have missed" in result.output
@@ -149,9 +149,9 @@ def test_an_interrupted_fit_goes_on_to_the_same_files(monkeypatch: pytest.Monkey
             raise KeyboardInterrupt
         return advance(*arguments)
 
-    monkeypatch.setattr(loop, "advance", interrupted)
-    result = natgfn(*command, "cut")
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "advance", interrupted)
+        result = natgfn(*command, "cut")
     assert_one_line(result, 130, "natgfn resume cut")
     assert not Path("cut/marginals.csv").exists()
     model = Path("model.uai").read_bytes()

@@ -26,7 +26,7 @@ def as_a_user(*arguments: str, folder: Path) -> str:
 @pytest.mark.slow
 def test_the_ten_lines_run_as_printed(tmp_path):
     """With fewer updates, to save time."""
-    code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert "1_000" in code
     assert "Natural(" in as_a_user("-c", code.replace("1_000", "20"), folder=tmp_path)
     assert (tmp_path / "terminal_law.png").stat().st_size > 10_000
@@ -34,11 +34,21 @@ def test_the_ten_lines_run_as_printed(tmp_path):
 
 @pytest.mark.slow
 def test_the_lines_on_large_spaces_run_as_printed(tmp_path):
-    _, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    _, code, _ = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert "updates=200" in code
     code = "import natgfn as ng\n" + code.replace("updates=200", "updates=2")
     assert "'elbo'" in as_a_user("-c", code, folder=tmp_path)
     assert (tmp_path / "large" / "record.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_the_lines_on_factor_graphs_run_as_printed(tmp_path):
+    *_, code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert "write_uai" in code
+    shown = as_a_user("-c", "import natgfn as ng\n" + code, folder=tmp_path)
+    assert "87.1386" in shown
+    shown = as_a_user("-m", "natgfn.cli", "graphical", "exact", "grid.uai", folder=tmp_path)
+    assert "log Z 87.138617" in shown
 
 
 @pytest.mark.slow
