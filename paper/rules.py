@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from natgfn.envs import AbstractEnv
 from natgfn.fisher import Fisher, Occupancy, Scalar
-from natgfn.objectives import AbstractPenalty, Batch, huber
+from natgfn.objectives import AbstractPenalty, Batch, Expected, huber
 from natgfn.occupancy import Stratified, pick
 from natgfn.optim import (
     AbstractRule,
@@ -95,7 +95,7 @@ class DecayedAdam(AbstractStudied):
     def bounds(self) -> tuple[optax.GradientTransformation, ...]:
         return ()
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         return {}
 
 
@@ -116,7 +116,8 @@ class AbstractControlled(AbstractStudied):
         if not 0 <= self.norm < float("inf"):
             raise ValueError(f"norm must be zero or positive and finite, got {self.norm}")
 
-    def context(self, env: AbstractEnv, flow: Flow, batch: Batch) -> dict[str, Any]:
+    def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
+        assert isinstance(batch, Batch)
         states, valid = pick(batch, self.states + self.guard)
         own = jnp.arange(valid.size) < self.states
         few = valid[: self.states] / jnp.maximum(jnp.sum(valid & own), 1)
