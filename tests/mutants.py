@@ -265,7 +265,7 @@ MUTANTS = [
         f"{THEORY}/consistency.py",
         "sampling.estimates(size, key=key)",
         "sampling.estimates(1000, key=key)",
-        "on-policy and statement_holds and sqrt",
+        "rate and on-policy and statement_holds",
     ),
     Mutant(
         "projected direction without the sampled Fisher's inverse",

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from natgfn.errors import NatgfnError
 from paper.experiments import certificates, reproduce
 from paper.statements import STATEMENTS
 
@@ -54,3 +55,31 @@ def test_certified_networks_have_less_error_with_more_damping(smoke):
     for name in ("direction", "training"):
         assert (out / f"certificates.smoke.{name}.png").stat().st_size > 10_000
     assert "direction_error" in page
+
+
+def test_a_part_can_be_made_anew_and_the_others_say_where_they_are_from(smoke, monkeypatch):
+    out, page, results = smoke
+    monkeypatch.setattr(certificates, "STATEMENTS", STATEMENTS[:1])
+    monkeypatch.setattr("sys.argv", ["natgfn", "later"])
+    again = reproduce("certificates", scale="smoke", out=out, only=["statements"]).read_text()
+    found = json.loads((out / "certificates.smoke.json").read_text())
+    assert len(found["statements"]) == 1 < len(results["statements"])
+    for name in ("surrogates", "network", "rates"):
+        assert found[name] == results[name]
+    older = {key: results[key] for key in ("command", "versions", "git")}
+    assert found["kept"] == {"surrogates": older, "network": older}
+    assert results["kept"] == {}
+    assert "is older" not in page
+    assert "Made by `natgfn later` with" in again
+    assert f"`network` is older. Made by `{results['command']}` with" in again
+    # And once more: what was kept stays as old as it is.
+    kept = certificates.run("smoke", None, out, only=["statements"], earlier=found)["kept"]
+    assert kept == found["kept"]
+
+
+def test_no_part_can_be_kept_of_other_results(smoke):
+    out, _, results = smoke
+    with pytest.raises(NatgfnError, match="to keep surrogates, network of: leave out --only"):
+        certificates.run("smoke", None, out, only=["statements"])
+    with pytest.raises(NatgfnError, match="of this configuration"):
+        certificates.run("smoke", 7, out, only=["statements"], earlier=results)

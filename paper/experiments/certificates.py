@@ -257,13 +257,12 @@ def page(results: dict[str, Any]) -> str:
         for name, values in sorted(net["final"].items())
     ]
     held = sum(row["held"] == row["instances"] for row in results["statements"])
-    kept = [
-        f"The part `{name}` is older: {made_by(made)}" for name, made in results["kept"].items()
-    ]
+    kept = [f"`{name}` is older. {made_by(made)}" for name, made in results["kept"].items()]
     sections = [
         f"# certificates, {results['scale']} scale",
         results["about"],
-        " ".join([made_by(results), *kept]),
+        made_by(results),
+        *kept,
         f"{held} of {len(rows)} statements hold on all their instances.",
         table(["label", "what was checked", "held", "worst", "slack made for it"], rows),
         "## Consistency (`prop:appendix_mc_regime`)",

@@ -184,13 +184,13 @@ STATEMENTS = (
     ),
     Statement(
         _SAMPLED,
-        "Fisher, damped and projected direction approach like 1/sqrt(N), on-policy",
+        "rate -1/2 in N, within 30%: Fisher, damped and projected direction, on-policy",
         lambda key: _rates(key, other_law=False),
         rounding=0.3,
     ),
     Statement(
         _SAMPLED,
-        "and importance-weighted",
+        "the same, importance-weighted",
         lambda key: _rates(key, other_law=True),
         rounding=0.3,
     ),
