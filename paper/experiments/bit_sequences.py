@@ -181,6 +181,8 @@ def page(results: Mapping[str, Any]) -> str:
         runs = [entry for entry in results["runs"].values() if entry["form"] == form]
         final = [e for e in runs if e["seed"] != SWEEP_SEED]
         tried = [e for e in runs if e["seed"] == SWEEP_SEED]
+        if not runs:
+            continue
         rate = "not chosen yet" if best is None else f"{best:g}"
         parts.append(f"## {form}: {results['updates']:,} updates; Adam's best rate: {rate}\n")
         times = results["milliseconds"].get(form, {})
