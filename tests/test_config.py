@@ -95,7 +95,7 @@ def test_everything_exported_can_be_named():
     assert {"Hypergrid", "Triangles"} <= set(found["env"])
     assert {"Uniform", "Table", "Network", "PathCount", "Constant"} <= set(found["backward"])
     assert {"Squared", "Huber"} == set(found["objective.penalty"])
-    assert {"Exact", "Sampled", "Certificate", "Snapshots"} == set(found["watch"])
+    assert {"Exact", "Sampled", "Messages", "Certificate", "Snapshots"} == set(found["watch"])
     assert {"Block", "Dense"} <= set(found["rule.solver"])
     names = [name for choices in found.values() for name in choices]
     assert not [name for name in names if name.startswith("Abstract") or name == "StateSpace"]
