@@ -332,7 +332,7 @@ MUTANTS = [
         "src/natgfn/occupancy/truncated.py",
         "shared = _number(contexts, common, by_cell) + np.zeros(grid.shape[1], int)",
         "shared = np.zeros(grid.shape[1], int)",
-        "truncated and positive",
+        "pieces_overlap",
         STRUCTURED,
     ),
     Mutant(

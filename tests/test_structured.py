@@ -433,6 +433,19 @@ def test_truncated_contexts(graph, design):
         assert np.abs(np.asarray(found["occupancy"]) - wanted).max() > 1e-3
 
 
+@float64
+def test_truncated_contexts_whose_pieces_overlap():
+    """Three variables from two cliques that have one in common: a conditional."""
+    env = Assignments(ising_grid(4, 5), "numbered")
+    contexts = env.contexts(4)
+    logits = np.random.default_rng(7).normal(size=(contexts.num_rows, 2))
+    policy = policies.Tabular(jnp.asarray(logits), contexts)
+    found = eqx.filter_jit(occupancy.Truncated())(env, policy).weights
+    check_steps_sum_to_one(contexts, found)
+    wanted = list(truncated_by_hand(env, policy).values())
+    np.testing.assert_allclose(found, wanted, **TOLERANCE)
+
+
 @pytest.mark.parametrize("graph", ["grid", "positive"])
 @float64
 def test_beliefs_propagate_marginals(graph):
