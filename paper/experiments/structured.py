@@ -9,10 +9,11 @@ order reversed. A policy is a table over (variable, values of its separator), ov
 *Residual* methods step on trajectory balance over batches of 128 sampled trajectories, *advantage*
 methods on the same trajectories with the exact advantage of each step
 (`objectives.AdvantageBalance`), and methods *without noise* draw nothing (`sources.Messages`). A
-method with rates has the best of three, on a seed of its own and as many updates; log Z starts at the ELBO of the uniform policy. Our defaults have no rate. Where a junction tree fits,
-every number is exact, by messages; on the torus and on grids of 20 x 20, ELBO and divergence come
-from 4,096 samples and the exact log Z, by elimination, and the EUBO and the marginals of the latter
-are judged by a tempered chain.
+method with rates has the best of three, on a seed of its own and as many updates; log Z starts at
+the ELBO of the uniform policy. Our defaults have no rate. Where a junction tree fits, every number
+is exact, by messages; on the torus and on grids of 20 x 20, ELBO and divergence come from 4,096
+samples and the exact log Z, by elimination, and the EUBO and the marginals of the latter are judged
+by a tempered chain.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
