@@ -329,6 +329,40 @@ def test_certify_without_certificates_says_how_to_get_them(tmp_path):
     assert '{name="certificate", every=100}' in result.output
 
 
+def test_certify_says_where_numbers_are_lower_bounds_or_left_out(tmp_path, monkeypatch):
+    """On an environment that is not enumerated, with less effort than it takes."""
+    told, full = [], recertify.full
+
+    def affordable(run, batch=None, *, complete=True, share=1.0):
+        return Effort(rank=0, states=4, iterations=1, complete=complete, reference=2)
+
+    def counted(run, tell):
+        return full(run, lambda: (told.append(None), tell()))
+
+    monkeypatch.setattr(recertify, "affordable", affordable)
+    monkeypatch.setattr(recertify, "full", counted)
+    monkeypatch.setattr(recertify, "grid", partial(recertify.grid, batches=(), dampings=(1.0,)))
+    env = ng.envs.AppendedBitSequences(length=24, word=4, modes=5, radius=8)
+    options = {"updates": 2, "batch": 8, "policy": Network(width=6, depth=1), "progress": False}
+    run = ng.train(env, **options, watch=(ng.watch.Certificate(1),), out=tmp_path)
+    result = invoke("certify", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "the reference Fisher is sampled from 16 trajectories (2 batches)" in result.output
+    assert "rho is a lower bound: 1 iterations did not find its limit" in result.output
+    assert "direction_error and gradient_error left out: 1 iterations" in result.output
+    assert "nan" not in result.output
+    rows = [line.split() for line in result.output.splitlines() if line.startswith(" 2 ")]
+    assert rows[0][1] == ">="
+    assert recertify.products(run) == len(told)
+
+
+def test_a_number_that_some_certificates_lack_is_nan_there():
+    run = ng.train(ng.envs.Hypergrid(side=4), RULE, **OPTIONS, watch=WATCH)
+    del run.history[-1][CERTIFICATE]["gradient_error"]
+    found = run.certificates["gradient_error"]
+    assert np.isnan(found).tolist() == [[False] * 2] * 3 + [[True] * 2]
+
+
 def test_certify_of_no_run_is_one_line(tmp_path):
     result = invoke("certify", tmp_path / "nothing")
     assert result.exit_code == 2

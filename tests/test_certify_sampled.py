@@ -8,12 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 from oracles import float64
 
 import natgfn as ng
 from natgfn.algorithm import Algorithm, stack_seeds
 from natgfn.certify import Effort, certificate
+from natgfn.certify.conditioning import directional_floor
 from natgfn.certify.pencil import (
     Products,
     extreme_pairs,
@@ -21,17 +23,12 @@ from natgfn.certify.pencil import (
     random_rows,
     visits_product,
 )
-from natgfn.certify.policy import (
-    _CERTIFY,
-    certify_states,
-    halves,
-    reference_of,
-    sampled_fisher,
-)
+from natgfn.certify.policy import _CERTIFY, certify_states, reference_of
+from natgfn.certify.sampled import _floor, halves, sampled_fisher
 from natgfn.fisher import Fisher, Occupancy
 from natgfn.occupancy import Exact, Factorised, Sampled, SampledScores
 from natgfn.optim import Adam, Natural
-from natgfn.policies import AbstractPolicy, Flow, Uniform
+from natgfn.policies import AbstractPolicy, Flow, Network, Uniform
 from natgfn.statespace import enumerate_states
 
 pytestmark = pytest.mark.slow
@@ -67,7 +64,7 @@ def setting(env=GRID, rule=RULE, batch=16):
 
 def certified(algorithm, state, **options):
     effort = EFFORT._replace(**options)
-    return jax.jit(lambda: certificate(algorithm, state, key=KEY, effort=effort))()
+    return certificate(algorithm, state, key=KEY, effort=effort)
 
 
 def matrices(algorithm, state, effort=EFFORT):
@@ -113,6 +110,89 @@ def test_numbers_are_those_of_dense_matrices(occupancy):
     layer = np.repeat([0, 1], [24, 3])
     blocks = np.where(layer[:, None] == layer, reference, 0.0)
     assert float(found["gamma"]) == pytest.approx(relative_error(blocks, reference), rel=0.01)
+
+
+@float64
+def test_without_a_sketch_numbers_are_lower_bounds_that_are_reached():
+    algorithm, state = setting()
+    reference, half, _, seen = matrices(algorithm, state)
+    layer = np.repeat([0, 1], [24, 3])
+    blocks = np.where(layer[:, None] == layer, reference, 0.0)
+    truth = {
+        "rho": relative_error(reference, seen),
+        "reference_error": relative_error(reference, half),
+        "gamma": relative_error(blocks, reference),
+    }
+    for iterations in (2, 40):
+        found = certified(algorithm, state, rank=0, states=20, iterations=iterations, complete=True)
+        for name, value in truth.items():
+            assert 0 < float(found[name]) <= value * (1 + 1e-9)
+            if iterations == 40:
+                assert float(found[name]) == pytest.approx(value, rel=5e-3)
+    assert np.isfinite(float(found["direction_error"]))
+
+
+@float64
+def test_a_certificate_is_the_same_step_by_step_and_as_one_program():
+    algorithm, state = setting()
+    effort = EFFORT._replace(rank=6, iterations=6, complete=True)
+    called = []
+
+    def told():
+        called.append(None)
+
+    plain = certificate(algorithm, state, key=KEY, effort=effort, tell=told)
+    whole = jax.jit(lambda: certificate(algorithm, state, key=KEY, effort=effort))()
+    assert plain.keys() == whole.keys()
+    for name, value in plain.items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-6, atol=1e-9, err_msg=name)
+    assert 0.5 * effort.products(2) < len(called) <= effort.products(2)
+
+
+def test_systems_that_were_not_solved_are_left_out():
+    algorithm, state = setting()
+    states = stack_seeds(lambda _: state, [0])
+    for iterations, given in ((1, False), (40, True)):
+        effort = EFFORT._replace(iterations=iterations, complete=True, rank=4)
+        found = certify_states(algorithm, states, effort)
+        assert ({"direction_error", "gradient_error"} <= set(found)) == given
+        assert np.isfinite(found["gradient_outside"]).all()
+
+
+@float64
+def test_the_curvature_floor_is_that_of_all_visits_at_once():
+    _, state = setting()
+    fisher = sampled_fisher(GRID, state.flow.forward, 150, key=KEY)
+    _, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
+    h = jax.random.normal(KEY, (27,))
+    bound = eqx.filter_jit(directional_floor)(fisher, unravel(h / jnp.linalg.norm(h)))
+    assert float(_floor(fisher, h)) == pytest.approx(float(bound.value), rel=1e-9)
+
+
+# What may be afforded.
+
+BITS = ng.envs.BitSequences()
+
+
+def test_effort_is_all_of_it_where_that_takes_minutes_and_less_where_it_does_not():
+    grid = setting()[0]
+    policy = Network()(GRID, key=KEY)
+    assert Effort.of_minutes(grid, policy) == Effort()
+    assert Effort.of_minutes(setting(SPACE)[0], policy) == Effort()
+    assert Effort.of_minutes(grid, policy, complete=False) == Effort(complete=False)
+
+    large, found = Network()(BITS, key=KEY), []
+    for batch in (16, 128, 1_024):
+        algorithm = Algorithm(env=BITS, rule=RULE, batch=batch)
+        found.append(Effort.of_minutes(algorithm, large))
+        assert found[-1].rank == 0
+        assert found[-1].sides == 2
+    visits = [effort.passes(6) * n for effort, n in zip(found, (16, 128, 1_024), strict=True)]
+    assert max(visits[:2]) * 15 * 251_168 < 4.1e11
+    assert found[0].reference > found[1].reference > found[2].reference == 2
+    assert found[0].iterations > found[1].iterations > found[2].iterations == 2
+    less = Effort.of_minutes(Algorithm(env=BITS, rule=RULE, batch=16), large, share=0.1)
+    assert less.passes(6) < found[0].passes(6) / 5
 
 
 @float64
@@ -199,6 +279,39 @@ def test_a_quick_certificate_changes_nothing_and_is_below_the_full_one():
     for name in ("rho", "reference_error"):
         assert 0 < quick[name][0] <= full[name] * 1.01
     assert full["reference_error"] <= 1
+
+
+def with_momentum(state, algorithm, flow, factor):
+    """A state whose momentum is a gradient of some flow, times a factor."""
+    gradient = eqx.filter_jit(lambda a, flow: a.draw(flow, KEY).gradient().forward)
+    momentum = jax.tree.map(lambda x: factor * x, gradient(algorithm, flow))
+    return eqx.tree_at(lambda s: s.optimiser["forward"][0].mu, state, momentum)
+
+
+@pytest.mark.parametrize("env", [GRID, SPACE])
+def test_the_share_of_a_momentum_does_not_depend_on_its_size(env):
+    """In single precision, where the squares of a tiny one are zero."""
+    algorithm, state = setting(env, rule=Adam())
+    shares = []
+    for factor in (1.0, 2.0**-60, 2.0**-70, 2.0**-110):
+        states = stack_seeds(
+            lambda _, f=factor: with_momentum(state, algorithm, state.flow, f), [0]
+        )
+        shares.append(certify_states(algorithm, states)["momentum_outside"][0])
+    assert 0 < shares[0] < 1
+    assert shares == [shares[0]] * 4
+
+
+@pytest.mark.parametrize("env", [GRID, SPACE])
+def test_a_collapsed_policy_has_numbers_or_none(env):
+    """All actions have probability zero or one: neither the Fisher nor the gradient is left."""
+    algorithm, state = setting(env, rule=Adam())
+    sure = eqx.tree_at(lambda s: s.flow.forward.bias, state, jnp.array([1e4, 0.0, -1e4]))
+    states = stack_seeds(lambda _: with_momentum(sure, algorithm, state.flow, 2.0**-70), [0])
+    found = certify_states(algorithm, states)
+    assert {"rho", "momentum_outside", "gradient_outside"} <= set(found)
+    assert not any(np.isnan(values).any() for values in found.values())
+    assert found["momentum_outside"][0] == pytest.approx(1)
 
 
 def test_the_reference_in_words():

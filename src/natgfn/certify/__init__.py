@@ -6,12 +6,14 @@ r"""Certificates: numbers about operators that say how far to trust them.
 - `structured`: what structured occupancies cost the Fisher, step by step;
 - `ceiling`: what $\rho_\lambda$ of a network cannot exceed, from the rows of a few states;
 - `evidence`: what a bound and an identity are;
-- `policy`: all of it for a policy in training.
+- `policy`: all of it for a policy in training; `sampled`: where its environment is not enumerated;
+  `effort`: how much that may cost.
 
 The paper's statements themselves, with random instances, are in `paper/` of the repository.
 """
 
 from . import tabular as tabular
+from .effort import Effort as Effort
 from .evidence import Bound as Bound
 from .evidence import Evidence as Evidence
 from .evidence import Identity as Identity
@@ -19,7 +21,6 @@ from .pencil import Estimate as Estimate
 from .pencil import fisher_root as fisher_root
 from .pencil import nystrom as nystrom
 from .pencil import relative_error_estimate as relative_error_estimate
-from .policy import Effort as Effort
 from .policy import certificate as certificate
 from .policy import certify_states as certify_states
 from .policy import reference_of as reference_of

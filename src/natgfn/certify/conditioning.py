@@ -55,10 +55,23 @@ def smallest_curvature(
 
 
 def directional_floor(fisher: Fisher, direction: PyTree[Float[Array, "..."]]) -> Bound:
-    r"""(ii): $p_{\min} \sum_s d(s) \|P_s J_s w\|^2 \le w^\top F w$ for a shared policy.
+    r"""(ii): $p_{\min} \sum_s d(s) \|P_s J_s w\|^2 \le w^\top F w$ for a shared policy."""
+    least, moved = movement(fisher, direction)
+    curvature = sum(
+        jnp.vdot(a, b)
+        for a, b in zip(
+            jax.tree.leaves(direction), jax.tree.leaves(fisher.mv(direction)), strict=True
+        )
+    )
+    return Bound(least * moved, jnp.asarray(curvature))
 
-    $P_s$ removes the mean over the valid actions; the right-hand sum is how much the
-    relative logits move along $w$.
+
+def movement(
+    fisher: Fisher, direction: PyTree[Float[Array, "..."]]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    r"""$p_{\min}$, and how much the relative logits move, $\sum_s d(s) \|P_s J_s w\|^2$.
+
+    $P_s$ removes the mean over the valid actions.
     """
     params, static = eqx.partition(fisher.policy, eqx.is_inexact_array)
     states, visits = fisher.occupancy.states, fisher.occupancy.weights
@@ -74,13 +87,7 @@ def directional_floor(fisher: Fisher, direction: PyTree[Float[Array, "..."]]) ->
     relative = jnp.where(mask, moved - jnp.sum(moved, axis=1, keepdims=True) / count, 0.0)
     visited = (visits > 0)[:, None] & mask
     least = jnp.min(jnp.where(visited, probs, jnp.inf))
-    curvature = sum(
-        jnp.vdot(a, b)
-        for a, b in zip(
-            jax.tree.leaves(direction), jax.tree.leaves(fisher.mv(direction)), strict=True
-        )
-    )
-    return Bound(least * jnp.sum(visits[:, None] * relative**2), jnp.asarray(curvature))
+    return least, jnp.sum(visits[:, None] * relative**2)
 
 
 def _choices(probs: Float[Array, "states actions"]):

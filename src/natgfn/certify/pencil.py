@@ -13,10 +13,14 @@ bounds the squared residual in the norm of $(F + \lambda I)^{-1}$: an eigenvalue
 
 Where the rows of a root are too many to be kept, as those of thousands of trajectories,
 `visits_product` and `Products` do the same with products alone, at the price of some digits.
+
+Outside a compiled function all of this runs step by step (`loops`), around products that are
+compiled once.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -26,6 +30,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..fisher import Fisher, Occupancy, Scalar
+from .loops import one_by_one, repeat
+
+T = TypeVar("T")
 
 
 class Root(NamedTuple):
@@ -67,7 +74,7 @@ class Product(NamedTuple):
         self, sketch: Float[Array, "k p"]
     ) -> tuple[Float[Array, "k k"], Float[Array, "k p"]]:
         r"""$\Omega F \Omega^\top$ and $\Omega F$."""
-        product = jax.lax.map(self.mv, sketch)
+        product = one_by_one(self.mv, sketch)
         core = sketch @ product.T
         return (core + core.T) / 2, product
 
@@ -86,35 +93,48 @@ def fisher_root(fisher: Fisher) -> Root:
 
 _BLOCK = 128
 """Visits that are evaluated together: fewer waste less on padding, more are no faster."""
+_LOGITS = 2**18
+"""Logits of these together, where there are many actions: more do not fit into a cache."""
 
 
-def visits_product(fisher: Fisher) -> Product:
-    """The Fisher of a policy on its flattened parameters, a block of visits at a time.
+def over_blocks(fisher: Fisher, add: Callable[[Fisher, T], T], start: T) -> T:
+    """Add up parts of a Fisher, a block of visits at a time, without those of weight zero.
 
-    The policy is evaluated again in every product, but never where the weight is zero, so
-    memory and time are those of the visits, not of the padding or of the number of actions.
+    Memory and time are those of the visits, not of the padding or of the number of actions.
     """
-    flat, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
-    occupancy = fisher.occupancy
+    occupancy, block = fisher.occupancy, max(min(_BLOCK, _LOGITS // fisher.env.num_actions), 1)
     live = occupancy.weights != 0
-    count, size = jnp.sum(live), -(-live.size // _BLOCK) * _BLOCK
+    count, size = jnp.sum(live), -(-live.size // block) * block
     place = jnp.where(live, jnp.cumsum(live) - 1, size)
     order = jnp.zeros(size, int).at[place].set(jnp.arange(live.size), mode="drop")
     states, actions = jax.tree.map(lambda x: x[order], (occupancy.states, occupancy.actions))
     weights = jnp.where(jnp.arange(size) < count, occupancy.weights[order], 0.0)
     visits = Occupancy(states, weights, actions)
 
-    def mv(x):
-        def add(i, total):
-            some = jax.tree.map(
-                lambda y: jax.lax.dynamic_slice_in_dim(y, i * _BLOCK, _BLOCK), visits
-            )
-            part = Fisher(fisher.env, fisher.policy, some)
-            return total + ravel_pytree(part.mv(unravel(x)))[0]
+    def add_block(i, total):
+        some = jax.tree.map(lambda y: jax.lax.dynamic_slice_in_dim(y, i * block, block), visits)
+        return add(Fisher(fisher.env, fisher.policy, some), total)
 
-        return jax.lax.fori_loop(0, -(-count // _BLOCK), add, jnp.zeros_like(x))
+    return jax.lax.fori_loop(0, -(-count // block), add_block, start)
 
-    return Product(mv, flat.size)
+
+def visits_product(fisher: Fisher) -> Product:
+    """The Fisher of a policy on its flattened parameters; each product evaluates it again."""
+    leaves = jax.tree.leaves(eqx.filter(fisher.policy, eqx.is_inexact_array))
+    return Product(lambda x: _product(fisher, x), sum(leaf.size for leaf in leaves))
+
+
+@eqx.filter_jit
+def _product(fisher: Fisher, x: Float[Array, " p"]) -> Float[Array, " p"]:
+    _, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
+    vector = unravel(x)
+    return over_blocks(
+        fisher, lambda part, total: total + ravel_pytree(part.mv(vector))[0], jnp.zeros_like(x)
+    )
+
+
+SOLVED = 1e-4
+"""The residual of a linear system that counts as solved, relative to its right-hand side."""
 
 
 class Metric(NamedTuple):
@@ -292,6 +312,7 @@ def nystrom(root: Root | Product, rank: int, key: PRNGKeyArray) -> Nystrom:
     return Nystrom(vectors, jnp.maximum(squares - shift, 0.0))
 
 
+@eqx.filter_jit
 def random_rows(fisher: Fisher, num: int, key: PRNGKeyArray) -> Float[Array, "num p"]:
     r"""Random rows $G$ with $\mathrm E\, G^\top G = F$, each for the price of one visit.
 
@@ -393,8 +414,8 @@ def extreme_pairs(
             # What is lost in rounding is no new direction.
             is_new = left > 1e-6 * jnp.linalg.norm(whole)
             x = jnp.where(is_new, rest / jnp.where(is_new, left, 1), 0.0)
-            basis = basis.at[place + i].set(x)
-            images = images.at[place + i].set(pencil.image(x))
+            basis = _put(basis, x, place + i)
+            images = _put(images, pencil.image(x), place + i)
         return basis, images
 
     def ritz(space):
@@ -439,10 +460,52 @@ def extreme_pairs(
     sizes = (pencil.size, kept.size)
     empty = tuple(jnp.zeros((2 + width * iterations, n), kept.dtype) for n in sizes)
     space = extend(empty, start, 0)
-    _, values, errors, _, done = jax.lax.while_loop(
-        unfinished, iterate, (space, *look(space), jnp.array(0))
-    )
+    _, values, errors, _, done = repeat(unfinished, iterate, (space, *look(space), jnp.array(0)))
     value = jnp.max(jnp.abs(values))
     error = jnp.max(jnp.abs(values) + errors) - value
     converged = ~unfinished((None, values, errors, None, -1))
-    return Estimate(value, jnp.where(converged, error, jnp.inf), values[0], values[1], done)
+    # Where rounding has spoilt the small problem, nothing is known.
+    known = jnp.isfinite(value)
+    return Estimate(
+        jnp.where(known, value, 0.0),
+        jnp.where(known & converged, error, jnp.inf),
+        values[0],
+        values[1],
+        done,
+    )
+
+
+@partial(jax.jit, donate_argnums=0)
+def _put(rows: Float[Array, "k n"], row: Float[Array, " n"], place: Int[Array, ""] | int):
+    """A row into its place, without a copy of the others."""
+    return rows.at[place].set(row)
+
+
+def conjugate_gradients(
+    root: Root | Product,
+    damping: Scalar,
+    iterations: int,
+    near: Callable[[Float[Array, " p"]], Float[Array, " p"]] = lambda x: x,
+) -> Callable[[Float[Array, " p"]], Float[Array, " p"]]:
+    r"""A solver of $F_\lambda x = b$ with so many products at most, preconditioned by `near`."""
+
+    def solve(b):
+        enough = SOLVED**2 * (b @ b)
+
+        def unfinished(carry):
+            _, r, _, _, done = carry
+            return (done < iterations) & (r @ r > enough)
+
+        def step(carry):
+            x, r, p, gamma, done = carry
+            product = root.mv(p) + damping * p
+            alpha = gamma / (p @ product)
+            x, r = x + alpha * p, r - alpha * product
+            z = near(r)
+            after = r @ z
+            return x, r, z + after / gamma * p, after, done + 1
+
+        z = near(b)
+        return repeat(unfinished, step, (jnp.zeros_like(b), b, z, b @ z, jnp.array(0)))[0]
+
+    return solve

@@ -1,21 +1,10 @@
 r"""The certificate of a policy in training: is the surrogate Fisher inside the guarantee?
 
 The reference is the exact Fisher of the enumerated environment, or, where states cannot be
-enumerated, one of many more trajectories than a batch has (`sampled_fisher`), with an error of its
-own. The surrogate is what the update rule makes of a fresh batch. Both are drawn with keys of their
-own, so that looking changes nothing. Tables have closed forms; networks are treated by
-`natgfn.certify.pencil`.
-
-**The error of a sampled reference.** Let $A$ and $B$ be the Fishers of the two halves of its $n$
-trajectories and $\hat F = (A + B) / 2$ that of all. The error $\hat F - F$ is not known, but
-$A - \hat F = (A - B) / 2$ has the same mean, zero, and the same covariance: that of one trajectory
-over $n$. So $\varepsilon = \rho_\lambda$ of a half against the whole is what the error of the whole
-is likely to be, and falls as $1 / \sqrt n$ (`prop:appendix_mc_regime`). If that were the error,
-$\pm(\hat F - F) \preceq \varepsilon \hat F_\lambda$, then by $F_\lambda \succeq (1 - \varepsilon)
-\hat F_\lambda$ the $\rho_\lambda$ against $F$ would lie between
-$(\rho - \varepsilon) / (1 + \varepsilon)$ and $(\rho + \varepsilon) / (1 - \varepsilon)$. As
-$A \preceq 2 \hat F$, $\varepsilon$ is at most one: near one, there are directions that only one
-half has seen, and so perhaps others that none has; the reference is too small for this damping.
+enumerated, one of many more trajectories than a batch has (`natgfn.certify.sampled`), with an
+error of its own. The surrogate is what the update rule makes of a fresh batch. Both are drawn with
+keys of their own, so that looking changes nothing. Tables have closed forms; networks are treated
+by `natgfn.certify.pencil`.
 """
 
 import dataclasses
@@ -29,10 +18,9 @@ import jax.scipy.linalg as jsl
 import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
-from jax.scipy.sparse.linalg import cg
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..algorithm import Algorithm, TrainState
+from ..algorithm import Algorithm, TrainState, of_seed
 from ..envs import AbstractEnv, Assignments
 from ..fisher import Fisher, Occupancy, Scalar, score_gram
 from ..objectives import Batch, Squared, TrajectoryBalance, expected
@@ -46,73 +34,29 @@ from ..policies import (
     contexts_of,
     forward_table,
 )
-from ..sampling import OnPolicy, rollout
-from ..solvers import on_live_rows
+from ..sampling import OnPolicy
 from ..statespace import StateSpace, exact_residuals, require_space
 from . import tabular
 from .ceiling import ceiling, shared_rows
 from .conditioning import directional_floor, promised_curvature
+from .effort import Effort, Look, Numbers, Vector
+from .loops import one_by_one
 from .pencil import (
+    SOLVED,
     Estimate,
     Inverse,
     Metric,
     Product,
-    Products,
     Root,
-    excess,
+    conjugate_gradients,
     extreme_pairs,
     fisher_root,
     nystrom,
-    random_rows,
     relative_error_estimate,
-    rows_inverse,
-    rows_rank,
-    visits_product,
 )
+from .sampled import draw, layers, look_at_visits, sampled_fisher
 from .structured import errors_of
 from .surrogate import direction_limit
-
-Vector = Float[Array, " p"]
-Numbers = dict[str, Float[Array, ""]]
-
-
-class Effort(NamedTuple):
-    """How much a certificate may cost, where there is no closed form."""
-
-    rank: int = 128
-    """Products of the reference that make the preconditioner: its rank, and the largest effective
-    rank that can be found. Zero for a preconditioner from the states below, without products."""
-    states: int = 128
-    """States whose rows are looked at one by one: for a limit on the relative error, and where the
-    reference is sampled, to begin the search."""
-    iterations: int = 64
-    """Of eigenvalue iterations and of linear solves, at most."""
-    complete: bool = True
-    """Whether to solve for directions and for the coupling of layers, too. Twenty updates buy that
-    only where batches are large beside the environment, as 128 trajectories on a grid of side 4."""
-    reference: int = 16
-    """Trajectories of the reference, in batches of the run, where the environment is not
-    enumerated."""
-
-    @classmethod
-    def of_twenty_updates(cls, algorithm: Algorithm) -> "Effort":
-        """What fits into the time of twenty updates of a network.
-
-        An update is a latency and a pass over the batch at each step; a product of the
-        exact Fisher is a pass over all states. The constants, in microseconds, were measured on
-        grids with 240 to 65,025 states: only their ratios matter.
-
-        A product of a sampled reference is a pass over as many batches as that has, so
-        only the least is done: eight products. As updates evaluate padding and products do
-        not, that takes 15 updates where trajectories are short, and the more the longer they
-        are: 30 to 60 where they have 20 steps of 153.
-        """
-        space = algorithm.env
-        if not isinstance(space, StateSpace):
-            return cls(0, 64, 2, complete=False)
-        update = space.max_steps * (5 + 0.4 * algorithm.batch)
-        products = int(8 * update / (0.2 * space.num_inner))
-        return cls(0, 24, min(max(products // 6, 2), 8), products >= 300)
 
 
 def certify_states(
@@ -122,27 +66,43 @@ def certify_states(
     *,
     damping: float | None = None,
     batch: int | None = None,
+    tell: Callable[[], None] | None = None,
 ) -> dict[str, Float[np.ndarray, " seeds"]]:
-    """The certificate of every seed of a run.
+    """The certificate of every seed of a run, with the numbers that all of them have.
 
     Without an effort it is made in float32 and takes the time of some twenty updates, or more
     where the reference is sampled; with one, in float64. Damping and batch are the run's own
-    unless given.
+    unless given. With an effort, `tell` is called after each product of a sampled reference.
     """
     if batch is not None:
         algorithm = dataclasses.replace(algorithm, batch=batch)
     quick = Effort.of_twenty_updates(algorithm) if effort is None else effort
     value = None if damping is None else np.float32(damping)
+    seeds = [of_seed(states, seed) for seed in range(len(states.step))]
     with jax.enable_x64(effort is not None):
         if effort is not None:
-            algorithm, states = jax.tree.map(_widen, (algorithm, states))
-        found = _certify_states(algorithm, states, value, quick)
-        return {name: np.asarray(value) for name, value in found.items()}
+            algorithm, states, seeds = jax.tree.map(_widen, (algorithm, states, seeds))
+        exact = is_structured(algorithm.env, states.flow.forward)
+        if effort is None or exact or isinstance(algorithm.env, StateSpace):
+            found = _certify_states(algorithm, states, value, quick)
+        else:
+            each = [_certify_seed(algorithm, state, value, quick, tell) for state in seeds]
+            found = {name: jnp.stack([numbers[name] for numbers in each]) for name in each[0]}
+        numbers = {name: np.asarray(value) for name, value in found.items()}
+    return {name: value for name, value in numbers.items() if not np.isnan(value).any()}
 
 
 def _widen(x):
-    # A copy: see `metrics.evaluate`.
-    return np.array(x, np.float64) if eqx.is_inexact_array(x) else x
+    if not eqx.is_inexact_array(x):
+        return x
+    copy = np.array(x, np.float64)  # see `metrics.evaluate`
+    return jnp.asarray(copy) if isinstance(x, jax.Array) else copy
+
+
+def is_structured(env: AbstractEnv, policy: AbstractPolicy) -> bool:
+    """Whether the exact Fisher is known without a list of states: of a table of contexts."""
+    has_tree = isinstance(env, Assignments) and env.tree is not None
+    return has_tree and isinstance(policy, Tabular) and policy.contexts is not None
 
 
 def reference_of(algorithm: Algorithm, policy: AbstractPolicy, effort: Effort = Effort()) -> str:
@@ -151,7 +111,7 @@ def reference_of(algorithm: Algorithm, policy: AbstractPolicy, effort: Effort = 
         return "exact"
     if is_structured(algorithm.env, policy):
         return "exact, by messages"
-    num = _trajectories(algorithm, effort)
+    num = effort.trajectories(algorithm)
     return f"sampled from {num:,} trajectories ({effort.reference} batches)"
 
 
@@ -160,11 +120,20 @@ def _certify_states(algorithm: Algorithm, states: TrainState, damping: Any, effo
     arrays, static = eqx.partition(states, eqx.is_array)
 
     def one_seed(arrays):
-        state = eqx.combine(arrays, static)
-        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), _CERTIFY)
-        return certificate(algorithm, state, key=key, effort=effort, damping=damping)
+        return _certify_seed(algorithm, eqx.combine(arrays, static), damping, effort)
 
     return jax.lax.map(one_seed, arrays)
+
+
+def _certify_seed(
+    algorithm: Algorithm,
+    state: TrainState,
+    damping: Any,
+    effort: Effort,
+    tell: Callable[[], None] | None = None,
+) -> Numbers:
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), _CERTIFY)
+    return certificate(algorithm, state, key=key, effort=effort, damping=damping, tell=tell)
 
 
 _CERTIFY = 0xCE
@@ -178,6 +147,7 @@ def certificate(
     key: PRNGKeyArray,
     effort: Effort = Effort(),
     damping: Scalar | None = None,
+    tell: Callable[[], None] | None = None,
 ) -> Numbers:
     r"""Certify the update rule of a run at its present policy, with its own damping unless given.
 
@@ -195,99 +165,103 @@ def certificate(
         $\|x - \widetilde F \widetilde F_\lambda^{-1} x\| / \|x\|$, for a network from above.
         Where the reference is sampled, all of this is against that reference and the gradient
         of as many trajectories (of one more batch, unless `effort` is complete), and
-        `reference_error` is the error of the reference itself (see the module), from below
-        where `effort` does not suffice for convergence.
+        `reference_error` is the error of the reference itself (see `natgfn.certify.sampled`).
+        Where `effort` does not suffice for convergence, `rho_error` is infinite,
+        `reference_error` and `gamma` are from below, and `direction_error` and
+        `gradient_error` are NaN: their linear systems were not solved.
 
         What costs more than `effort` allows is left out.
     """
     with jax.default_matmul_precision("highest"):
         own = at(algorithm.rule.metric()[1], state.step)
-        return _certificate(algorithm, state, key, effort, own if damping is None else damping)
+        value = own if damping is None else damping
+        return _certificate(algorithm, state, key, effort, value, tell)
 
 
 def _certificate(
-    algorithm: Algorithm, state: TrainState, key: PRNGKeyArray, effort: Effort, damping: Scalar
+    algorithm: Algorithm,
+    state: TrainState,
+    key: PRNGKeyArray,
+    effort: Effort,
+    damping: Scalar,
+    tell: Callable[[], None] | None,
 ) -> Numbers:
     env, flow = algorithm.env, state.flow
     batch_key, other_key, start_key = jax.random.split(key, 3)
-    batch = algorithm.draw(flow, batch_key)
-    # The exact gradient, or at least one that the surrogate has not seen.
-    if isinstance(env, StateSpace):
-        fisher = Fisher(env, flow.forward, Exact()(env, flow.forward))
-        is_table = isinstance(flow.forward, Tabular)
-        h = exact_gradient(algorithm, flow, fisher) if is_table or effort.complete else None
-        if h is None:
-            h = _gradient(algorithm, flow, other_key)
-        look = _look_at_table if is_table else _look_at_network
-    elif is_structured(env, flow.forward):
-        fisher = Fisher(env, flow.forward, Separators()(env, flow.forward))
-        h = ravel_pytree(expected(TrajectoryBalance(), env, flow).gradient().forward)[0]
-        look = _look_at_table
-    else:
-        other_key, gradient_key = jax.random.split(other_key)
-        num = _trajectories(algorithm, effort)
-        fisher = sampled_fisher(env, flow.forward, num, key=other_key)
+    options = {"key": start_key, "effort": effort, "damping": damping}
+    structured = is_structured(env, flow.forward)
+    is_sampled = not (structured or isinstance(env, StateSpace))
+    if is_sampled:
+        fisher_key, gradient_key = jax.random.split(other_key)
+        fisher = sampled_fisher(env, flow.forward, effort.trajectories(algorithm), key=fisher_key)
+        noisy, visited = draw(algorithm, flow, batch_key)
         keys = jax.random.split(gradient_key, effort.reference if effort.complete else 1)
-        each = jax.lax.map(lambda key: _gradient(algorithm, flow, key), keys)
-        h, look = jnp.mean(each, axis=0), _look_at_visits
-    numbers, reference, surrogate = look(
-        Subject(algorithm, fisher, batch, h, start_key, effort, damping)
-    )
+        each = one_by_one(lambda key: draw(algorithm, flow, key).gradient, keys)
+        h, noisy = _scaled(jnp.mean(each, axis=0), noisy)
+        look = look_at_visits(fisher, visited, h, **options, tell=tell)
+    else:
+        batch = algorithm.draw(flow, batch_key)
+        occupancy = Separators() if structured else Exact()
+        fisher = Fisher(env, flow.forward, occupancy(env, flow.forward))
+        is_table = isinstance(flow.forward, Tabular)
+        # The exact gradient, or at least one that the surrogate has not seen.
+        if structured:
+            h = ravel_pytree(expected(TrajectoryBalance(), env, flow).gradient().forward)[0]
+        else:
+            h = exact_gradient(algorithm, flow, fisher) if is_table or effort.complete else None
+        if h is None:
+            h = _gradient(algorithm.draw(flow, other_key))
+        h, noisy = _scaled(h, _gradient(batch))
+        subject = Subject(algorithm, fisher, batch, h, **options)
+        look = _look_at_table(subject) if is_table else _look_at_network(subject)
 
+    numbers, reference, surrogate = look
     numbers["direction_limit"] = direction_limit(numbers["rho"] + numbers["rho_error"], 1.0)
-    momentum = _momentum(state)
     direction = surrogate.solve(h)
     numbers["gradient_outside"] = _outside(surrogate.root, h, direction)
+    momentum = _momentum(state)
     if momentum is not None:
-        numbers["momentum_outside"] = _outside(surrogate.root, momentum, surrogate.solve(momentum))
+        (x,) = _scaled(momentum)
+        numbers["momentum_outside"] = _outside(surrogate.root, x, surrogate.solve(x))
     if reference is not None:
-        v = reference.solve(h)
+        v, change = reference.solve(h), noisy - h
         length = reference.root.norm(v, damping)
-        numbers["direction_error"] = reference.root.norm(direction - v, damping) / length
-        change = ravel_pytree(batch.gradient().forward)[0] - h
-        size = jnp.sqrt(jnp.maximum(change @ reference.solve(change), 0.0))
-        numbers["gradient_error"] = size / length
+        moved = reference.solve(change)
+        size = jnp.sqrt(jnp.maximum(change @ moved, 0.0))
+        found = {
+            "direction_error": reference.root.norm(direction - v, damping) / length,
+            "gradient_error": size / length,
+        }
+        if is_sampled:
+            aim = _is_solved(reference, damping, h, v)
+            solved = {
+                "direction_error": aim & _is_solved(surrogate, damping, h, direction),
+                "gradient_error": aim & _is_solved(reference, damping, change, moved),
+            }
+            found = {name: jnp.where(solved[name], x, jnp.nan) for name, x in found.items()}
+        numbers |= found
     return numbers
 
 
-def is_structured(env: AbstractEnv, policy: AbstractPolicy) -> bool:
-    """Whether the exact Fisher is known without a list of states: of a table of contexts."""
-    has_tree = isinstance(env, Assignments) and env.tree is not None
-    return has_tree and isinstance(policy, Tabular) and policy.contexts is not None
+def _gradient(batch: Batch) -> Vector:
+    """That of the forward policy."""
+    return ravel_pytree(batch.gradient().forward)[0]
 
 
-def _gradient(algorithm: Algorithm, flow: Flow, key: PRNGKeyArray) -> Vector:
-    """That of the forward policy, from a new batch."""
-    return ravel_pytree(algorithm.draw(flow, key).gradient().forward)[0]
+def _scaled(x: Vector, *others: Vector) -> list[Vector]:
+    """Vectors times the power of two that brings the first to the order of one.
+
+    Nothing here depends on the scale of a gradient, but the squares of a tiny one, as those of a
+    policy that has collapsed, are zero in float32.
+    """
+    _, exponent = jnp.frexp(jnp.max(jnp.abs(x)))
+    return [jnp.ldexp(each, -exponent) for each in (x, *others)]
 
 
-def _trajectories(algorithm: Algorithm, effort: Effort) -> int:
-    """How many a sampled reference has: an even number, for it has halves."""
-    return 2 * -(-effort.reference * algorithm.batch // 2)
-
-
-def sampled_fisher(
-    env: AbstractEnv, policy: AbstractPolicy, num: int, *, key: PRNGKeyArray
-) -> Fisher:
-    """The Fisher of the visits of `num` trajectories on-policy, one trajectory after the other."""
-    paths = rollout(env, policy, OnPolicy(), num, key=key)
-    states, live = jax.tree.map(
-        lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:]), (paths.before, paths.live)
-    )
-    return Fisher(env, policy, Occupancy(states, jnp.where(live, 1 / num, 0.0)))
-
-
-def halves(fisher: Fisher) -> tuple[Fisher, Fisher]:
-    """Two Fishers, of half the visits each; their mean is the one given."""
-    env, policy, visits = fisher.env, fisher.policy, fisher.occupancy
-
-    def half(index):
-        states, weights = jax.tree.map(
-            lambda x: x.reshape(2, -1, *x.shape[1:])[index], (visits.states, visits.weights)
-        )
-        return Fisher(env, policy, Occupancy(states, 2 * weights))
-
-    return half(0), half(1)
+def _is_solved(metric: Metric, damping: Scalar, b: Vector, x: Vector) -> Bool[Array, ""]:
+    """Whether a solution is one, by a product of its own."""
+    left = jnp.linalg.norm(metric.root.mv(x) + damping * x - b)
+    return left <= 2 * SOLVED * jnp.linalg.norm(b)
 
 
 class Subject(NamedTuple):
@@ -312,15 +286,6 @@ class Subject(NamedTuple):
         return occupancy(self.algorithm.env, self.fisher.policy, self.batch)
 
 
-class Look(NamedTuple):
-    """What differs between tables, networks, and environments that are not enumerated."""
-
-    numbers: Numbers
-    reference: Metric | None
-    """The reference Fisher, if it may be solved with."""
-    surrogate: Metric
-
-
 def _look_at_table(subject: Subject) -> Look:
     """Closed forms, but for the metric of whole trajectories, which has no blocks."""
     fisher, effort, damping = subject.fisher, subject.effort, subject.damping
@@ -331,7 +296,7 @@ def _look_at_table(subject: Subject) -> Look:
         "curvature_floor": promised_curvature(blocks.weights, blocks.probs),
     }
     if isinstance(subject.algorithm.rule.metric()[0], Trajectories):
-        surrogate = trajectory_metric(subject.fisher, subject.batch, damping)
+        surrogate = trajectory_metric(fisher, subject.batch, damping)
         assert isinstance(exact.root, Root)
         assert isinstance(surrogate.root, Root)
         found = relative_error_estimate(
@@ -341,7 +306,7 @@ def _look_at_table(subject: Subject) -> Look:
             Inverse(exact.solve, exact.solve),
             key=subject.key,
             # Each extends the space by two vectors, that of a quick network by one.
-            iterations=effort.iterations if effort.rank else effort.iterations // 2,
+            iterations=effort.sides * effort.iterations // 2,
         )
         numbers |= {"rho": found.value, "rho_error": found.error}
         return Look(numbers, exact, surrogate)
@@ -368,7 +333,7 @@ def _look_at_network(subject: Subject) -> Look:
         inverse = sketch.inverse(damping)
         rank = jnp.maximum(rank, jnp.sum(sketch.values / (sketch.values + damping)))
     found = extreme_pairs(
-        pencil, damping, inverse, limit.start, effort.iterations, both=effort.rank > 0
+        pencil, damping, inverse, limit.start, effort.iterations, both=effort.sides == 2
     )
     size = jnp.maximum(jnp.linalg.norm(h), jnp.finfo(h.dtype).tiny)
     _, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
@@ -382,69 +347,14 @@ def _look_at_network(subject: Subject) -> Look:
     root = pencil.surrogate
     if len(visited.weights) < len(fisher.occupancy.weights):
         root = fisher_root(Fisher(fisher.env, fisher.policy, visited))
-    surrogate = Metric(
-        root, _iterated(root, damping, effort.iterations * (2 if effort.rank else 1))
-    )
+    steps = effort.sides * effort.iterations
+    surrogate = Metric(root, conjugate_gradients(root, damping, steps))
     if not effort.complete:
         return Look(numbers, None, surrogate)
-    less = _less(effort)
-    numbers["gamma"] = layer_coupling(fisher, damping, key=gamma_key, effort=less).value
-    near = _iterated(pencil.fisher, damping, effort.iterations, inverse.near)
+    coupling = layer_coupling(fisher, damping, key=gamma_key, effort=effort.less())
+    numbers["gamma"] = coupling.value
+    near = conjugate_gradients(pencil.fisher, damping, effort.iterations, inverse.near)
     return Look(numbers, Metric(pencil.fisher, near), surrogate)
-
-
-def _less(effort: Effort) -> Effort:
-    """For layer blocks, a product of which costs as much as one of the Fisher for each layer."""
-    return effort._replace(rank=max(effort.rank // 4, 2), iterations=max(effort.iterations // 2, 1))
-
-
-def _look_at_visits(subject: Subject) -> Look:
-    """By products alone, which forget the visits of the reference as they go."""
-    _, fisher, _, h, key, effort, damping = subject
-    sketch_key, rows_key, rho_key, half_key, gamma_key = jax.random.split(key, 5)
-    visited = Fisher(fisher.env, fisher.policy, subject.visited())
-    half, other_half = halves(fisher)
-    whole, seen, left, right = map(visits_product, (fisher, visited, half, other_half))
-    rows = random_rows(fisher, effort.states, rows_key)
-    inverse, rank = rows_inverse(rows, damping), rows_rank(rows, damping)
-    if effort.rank:
-        sketch = nystrom(whole, effort.rank, sketch_key)
-        inverse = sketch.inverse(damping)
-        rank = jnp.sum(sketch.values / (sketch.values + damping))
-
-    def search(both, other: Fisher, key):
-        start = excess(random_rows(other, effort.states, key), inverse)
-        pencil, sides = Products(both, whole.size), effort.rank > 0
-        return extreme_pairs(pencil, damping, inverse, start, effort.iterations, both=sides)
-
-    def with_half(x):
-        part = left.mv(x)
-        return (part + right.mv(x)) / 2, part
-
-    found = search(lambda x: (whole.mv(x), seen.mv(x)), visited, rho_key)
-    numbers = {
-        "rho": found.value,
-        "rho_error": found.error,
-        "reference_error": search(with_half, half, half_key).value,
-        "effective_rank": rank,
-    }
-    surrogate = Metric(
-        seen, _iterated(seen, damping, effort.iterations * (2 if effort.rank else 1))
-    )
-    if not effort.complete:
-        return Look(numbers, None, surrogate)
-    size = jnp.maximum(jnp.linalg.norm(h), jnp.finfo(h.dtype).tiny)
-    _, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
-    less = _less(effort)
-    numbers["gamma"] = visits_coupling(whole, fisher.policy, damping, key=gamma_key, effort=less)
-    numbers["curvature_floor"] = on_live_rows(
-        lambda fisher: jnp.asarray(directional_floor(fisher, unravel(h / size)).value), fisher
-    )
-    return Look(
-        numbers,
-        Metric(whole, _iterated(whole, damping, effort.iterations, inverse.near)),
-        surrogate,
-    )
 
 
 def exact_gradient(algorithm: Algorithm, flow: Flow, fisher: Fisher) -> Vector | None:
@@ -470,7 +380,7 @@ def layer_coupling(
     stacked are the root of $B$.
     """
     root = fisher_root(fisher)
-    masks = _layers(fisher.policy)
+    masks = layers(fisher.policy)
     rows = jax.eval_shape(root.forward, jnp.zeros(root.size)).size
     blocks = Root(
         lambda x: jax.lax.map(root.forward, masks * x).ravel(),
@@ -482,39 +392,6 @@ def layer_coupling(
     return relative_error_estimate(
         blocks, root, damping, inverse, key=start_key, iterations=effort.iterations
     )
-
-
-def visits_coupling(
-    fisher: Product,
-    policy: AbstractPolicy,
-    damping: Scalar,
-    *,
-    key: PRNGKeyArray,
-    effort: Effort = Effort(),
-) -> Float[Array, ""]:
-    """The same by products: those with the parts of a vector give both, block by block and all."""
-    masks = _layers(policy)
-
-    def both(x):
-        parts = jax.lax.map(fisher.mv, masks * x)
-        return jnp.sum(masks * parts, axis=0), jnp.sum(parts, axis=0)
-
-    sketch_key, start_key = jax.random.split(key)
-    blocks = Product(lambda x: both(x)[0], fisher.size)
-    inverse = nystrom(blocks, effort.rank, sketch_key).inverse(damping)
-    noise = jax.random.normal(start_key, (fisher.size,), masks.dtype)
-    start = jax.vmap(inverse.near)(jnp.stack([fisher.mv(noise), noise]))
-    pencil = Products(both, fisher.size)
-    return extreme_pairs(pencil, damping, inverse, start, effort.iterations).value
-
-
-def _layers(policy: AbstractPolicy) -> Float[Array, "layers p"]:
-    """Ones for the parameters of each array, zeros for all others."""
-    leaves = jax.tree.leaves(eqx.filter(policy, eqx.is_inexact_array))
-    sizes = jnp.array([x.size for x in leaves])
-    total = sum(x.size for x in leaves)
-    layer = jnp.repeat(jnp.arange(len(leaves)), sizes, total_repeat_length=total)
-    return (layer == jnp.arange(len(leaves))[:, None]).astype(leaves[0].dtype)
 
 
 def trajectory_metric(fisher: Fisher, batch: Batch, damping: Scalar) -> Metric:
@@ -535,15 +412,6 @@ def trajectory_metric(fisher: Fisher, batch: Batch, damping: Scalar) -> Metric:
         Root(forward, transpose, flat.size),
         lambda x: (x - transpose(jsl.cho_solve(factor, forward(x)))) / damping,
     )
-
-
-def _iterated(root: Root | Product, damping: Scalar, iterations: int, near: Any = None) -> Callable:
-    """Conjugate gradients, with so many steps at most."""
-
-    def product(x):
-        return root.mv(x) + damping * x
-
-    return lambda x: cg(product, x, tol=1e-4, maxiter=iterations, M=near)[0]
 
 
 def _momentum(state: TrainState) -> Vector | None:

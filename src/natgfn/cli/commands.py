@@ -25,7 +25,7 @@ from .checkout import from_checkout
 from .interrupt import interruptible
 
 if TYPE_CHECKING:
-    from ..training import Setup
+    from ..training import Run, Setup, recertify
 
 Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
@@ -190,19 +190,26 @@ def certify(
 
     opened = reopen(run, load_setup(run))
     batch, damping = recertify.own_settings(opened)
+    numbers = _certified(opened)
     table = Table("number", "mean", "lowest", "highest", "over seeds", box=None, pad_edge=False)
-    for name, values in sorted(recertify.full(opened).items()):
+    for name, values in sorted(numbers.items()):
         spread = f"{values.size} seeds" if values.size > 1 else "1 seed"
         cells = (f"{value:.4g}" for value in (values.mean(), values.min(), values.max()))
         table.add_row(name, *cells, spread)
-    last, reference = (
-        opened.history[-1]["step"],
-        reference_of(opened.algorithm, opened.flow().forward),
-    )
+    last, effort = opened.history[-1]["step"], recertify.affordable(opened)
+    reference = reference_of(opened.algorithm, opened.flow().forward, effort)
     typer.echo(
         f"update {last}, batch {batch}, damping {damping:g}; the reference Fisher is {reference}"
     )
     _console().print(table)
+    if np.isinf(numbers["rho_error"]).any():
+        typer.echo(f"rho is a lower bound: {effort.iterations} iterations did not find its limit")
+    unsolved = [name for name in ("direction_error", "gradient_error") if name not in numbers]
+    if unsolved:
+        typer.echo(
+            f"{' and '.join(unsolved)} left out: {effort.iterations} iterations did not solve for "
+            "the directions"
+        )
     if not opened.certificates:
         typer.echo(f"to see rho over training as well, train with {WATCH_CERTIFICATES}")
         return
@@ -211,12 +218,37 @@ def certify(
     points = list(track(recertify.over_training(opened, pairs), "certifying", total=total))
     table = Table("update", *(f"N={n}, {d:g}" for n, d in pairs), box=None)
     for step in dict.fromkeys(point.step for point in points):
-        row = [f"{np.mean(point.rho):.3g}" for point in points if point.step == step]
+        row = [_mean_rho(point) for point in points if point.step == step]
         table.add_row(str(step), *row)
     typer.echo("rho by batch size N and damping (mean over seeds; the guarantee needs rho < 1):")
     _console().print(table)
     figure = recertify.draw(opened, points, (out or run) / "certificates.png")
     typer.echo(f"figure: {figure}")
+
+
+def _certified(opened: "Run") -> dict[str, np.ndarray]:
+    """The full certificate of a run, with a bar that moves while it is made."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from ..training import recertify
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    total = recertify.products(opened)
+    with Progress(*columns) as bar:
+        task = bar.add_task("certifying", total=total)
+        found = recertify.full(opened, tell=lambda: bar.advance(task))
+        done = bar.tasks[0].completed or 1
+        bar.update(task, total=done, completed=done)
+    return found
+
+
+def _mean_rho(point: "recertify.Point") -> str:
+    return f"{'>= ' if point.is_bound else ''}{np.mean(point.rho):.3g}"
 
 
 WATCH_CERTIFICATES = """'watch=["exact", {name="certificate", every=100}]'"""

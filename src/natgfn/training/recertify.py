@@ -1,14 +1,18 @@
 """Certificates of a run on disk: at its end in full, and over training for other settings."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import equinox as eqx
+import jax
 import numpy as np
 
 from ..certify import Effort, certify_states
 from ..errors import NatgfnError
 from ..optim import at
+from ..statespace import StateSpace
 from . import checkpoint
 from .result import Run
 from .store import snapshot_path
@@ -27,6 +31,8 @@ class Point(NamedTuple):
     damping: float
     rho: list[float]
     """One a seed."""
+    is_bound: bool = False
+    """Whether some of these are lower bounds only."""
 
 
 def own_settings(run: Run) -> tuple[int, float]:
@@ -58,18 +64,39 @@ def over_training(run: Run, pairs: Sequence[tuple[int, float]]) -> Iterator[Poin
             "or watch.Snapshots"
         )
     chosen = np.unique(np.linspace(0, len(kept) - 1, SNAPSHOTS).round().astype(int))
+    share = 1 / (len(chosen) * len(pairs))
     for step in (kept[i] for i in chosen):
         states = checkpoint.load(snapshot_path(run.folder, step), run.state, run.configuration)
         for batch, damping in pairs:
-            found = certify_states(
-                run.algorithm, states, Effort(complete=False), damping=damping, batch=batch
-            )
-            yield Point(step, batch, damping, found["rho"].tolist())
+            effort = affordable(run, batch, complete=False, share=share)
+            found = certify_states(run.algorithm, states, effort, damping=damping, batch=batch)
+            is_bound = bool(np.isinf(found["rho_error"]).any())
+            yield Point(step, batch, damping, found["rho"].tolist(), is_bound)
 
 
-def full(run: Run) -> dict[str, np.ndarray]:
-    """The certificate of the run as it stands, with all the effort it takes, in float64."""
-    return certify_states(run.algorithm, run.state, Effort())
+def affordable(
+    run: Run, batch: int | None = None, *, complete: bool = True, share: float = 1.0
+) -> Effort:
+    """All the effort that some minutes allow for the seeds of a run (`Effort.of_minutes`)."""
+    algorithm = run.algorithm
+    if batch is not None:
+        algorithm = dataclasses.replace(algorithm, batch=batch)
+    share = share / run.setup.seeds
+    return Effort.of_minutes(algorithm, run.flow().forward, complete=complete, share=share)
+
+
+def full(run: Run, tell: Callable[[], None] | None = None) -> dict[str, np.ndarray]:
+    """The certificate of the run as it stands, with all the effort that it takes or some minutes
+    allow, in float64. `tell` is called after each product of a sampled reference."""
+    return certify_states(run.algorithm, run.state, affordable(run), tell=tell)
+
+
+def products(run: Run) -> int | None:
+    """How often `full` calls `tell` at most; None if it does not."""
+    if isinstance(run.algorithm.env, StateSpace):
+        return None
+    arrays = jax.tree.leaves(eqx.filter(run.flow().forward, eqx.is_inexact_array))
+    return run.setup.seeds * affordable(run).products(len(arrays))
 
 
 def panels(points: list[Point], batch: int, damping: float) -> dict[str, tuple[list[Point], str]]:

@@ -70,13 +70,18 @@ class Run:
 
     @property
     def certificates(self) -> dict[str, np.ndarray]:
-        """Every number of the certificates by name, `[certificates, seeds]`, and their `step`."""
+        """Every number of the certificates by name, `[certificates, seeds]`, and their `step`.
+
+        NaN where a certificate has no such number.
+        """
         lines = [line for line in self.history if CERTIFICATE in line]
         if not lines:
             return {}
+        missing = [np.nan] * self.setup.seeds
+        names = dict.fromkeys(name for line in lines for name in line[CERTIFICATE])
         found = {
-            name: np.array([line[CERTIFICATE][name] for line in lines], float)
-            for name in lines[-1][CERTIFICATE]
+            name: np.array([line[CERTIFICATE].get(name, missing) for line in lines], float)
+            for name in names
         }
         return {"step": np.array([line["step"] for line in lines]), **found}
 
