@@ -150,7 +150,8 @@ def test_the_metric_of_trajectories_is_their_outer_product():
     @jax.jit
     def products():
         batch = algorithm.draw(state.flow, jax.random.split(KEY, 3)[0])
-        metric = trajectory_metric(SPACE, batch, damping)
+        fisher = Fisher(SPACE, state.flow.forward, Exact()(SPACE, state.flow.forward))
+        metric = trajectory_metric(fisher, batch, damping)
         return jax.vmap(metric.root.mv)(jnp.eye(len(h))), metric.solve(jnp.asarray(h))
 
     matrix, solved = products()

@@ -91,7 +91,7 @@ def score_gram(env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Float[
     paths = batch.paths
     assert isinstance(policy, Tabular)
     # A context belongs to one step.
-    space = require_space(env, "a table") if policy.contexts is None else None
+    space = require_space(env, "a table in sample space") if policy.contexts is None else None
     rows = policy.rows(paths.before)
     return _shared(space, rows, paths.actions, paths.live, batch.probs.actions)
 
