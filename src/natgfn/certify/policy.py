@@ -77,7 +77,7 @@ def certify_states(
     if batch is not None:
         algorithm = dataclasses.replace(algorithm, batch=batch)
     quick = Effort.of_twenty_updates(algorithm) if effort is None else effort
-    value = None if damping is None else np.float32(damping)
+    value = None if damping is None else jnp.float32(damping)
     seeds = [of_seed(states, seed) for seed in range(len(states.step))]
     with jax.enable_x64(effort is not None):
         if effort is not None:
