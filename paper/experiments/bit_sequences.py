@@ -215,7 +215,7 @@ def _at_equal_time(runs: Sequence[Mapping[str, Any]], times: Mapping[str, float]
         curves = ("spearman", "pearson", "discovered")
         cells = [_spread([entry[curve][at] for entry in mine]) for curve in curves]
         rows.append([name, str(mine[0]["steps"][at]), *cells])
-    head = f"\nIn the time of the faster method, {1e-3 * limit:.0f} s on an idle machine:\n\n"
+    head = f"\nIn the time of the faster method, {1e-3 * limit:.0f} s at these times:\n\n"
     return head + table(["method", "updates", "spearman", "pearson", "discovered"], rows) + "\n"
 
 
