@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import natgfn as ng
-from natgfn.envs import AbstractEnv
+from natgfn.envs import AbstractEnv, State
 from natgfn.objectives import AbstractObjective, Batch, TrajectoryBalance, evaluate
-from natgfn.policies import Flow, Tabular, UniformPolicy
+from natgfn.policies import AbstractPolicy, Flow, Tabular, UniformPolicy
 from natgfn.sampling import OnPolicy, Trajectories, Weighting
 from natgfn.statespace import StateSpace, enumerate_states
 
@@ -31,6 +31,19 @@ def float64(test: Callable) -> Callable:
             return test(*args, **kwargs)
 
     return wrapped
+
+
+class Plainly(AbstractPolicy):
+    """A policy evaluated state by state, padding and all."""
+
+    policy: AbstractPolicy
+
+    def __call__(self, state: State) -> jax.Array:
+        return self.policy(state)
+
+    @property
+    def by_visits(self) -> bool:
+        return False
 
 
 # Environments that the library does not have.

@@ -221,7 +221,7 @@ def test_the_iterated_step_solves_the_dense_system():
     def steps(space, flow, batch):
         zero = jax.tree.map(jnp.zeros_like, batch.pull(batch.residuals))
         flat, unravel = jax.flatten_util.ravel_pytree(zero)
-        jacobian = jax.vmap(lambda v: batch.push(unravel(v)))(jnp.eye(flat.size)).T
+        jacobian = jax.lax.map(lambda v: batch.push(unravel(v)), jnp.eye(flat.size)).T
         weights = batch.least_squares_weights()
         metric = jacobian.T @ (weights[:, None] * jacobian) / batch.size
         right = jacobian.T @ (weights * batch.residuals) / batch.size

@@ -106,6 +106,7 @@ class Algorithm(eqx.Module):
             proposal=self.proposal,
             reference=self.reference,
             weighting=self.weighting,
+            whole=self.rule.whole,
         )
 
     def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:

@@ -196,8 +196,8 @@ class GuidedPolicy(AbstractPolicy):
         return self.guide(state) + self.learned(state)
 
     @property
-    def by_rows(self) -> bool:
-        return self.learned.by_rows
+    def by_visits(self) -> bool:
+        return self.learned.by_visits
 
     def many(self, states: Dag, live: Bool[Array, " n"] | None = None) -> Float[Array, "n actions"]:
         return self.guide.many(states, live) + self.learned.many(states, live)

@@ -44,26 +44,25 @@ class ScoreFisher(eqx.Module):
 def residual_gram(
     env: AbstractEnv, flow: Flow, batch: Batch, scale: Flow | None = None, block: int = 64
 ) -> Float[Array, "n n"]:
-    r"""$J D^{-1} J^\top$, for a table from shared states, for a network from the rows of $J$.
+    r"""$J D^{-1} J^\top$: of a table from shared states, of a perceptron from its activations, of
+    any other policy from the rows of $J$.
 
-    Where the rows of a whole batch would not fit, they are made in blocks of so many
-    trajectories, each as often as there are blocks.
+    Those are made in blocks of so many trajectories, each as often as there are blocks.
     """
     if isinstance(flow.forward, Tabular):
         if scale is not None:
             raise ValueError("a table has no scale in sample space: set scaled to false")
         return tabular_gram(env, flow, batch)
+    if batch.tape is not None:
+        return batch.tape.gram(scale)
     inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
-    if batch.rows is not None:
-        rows = batch.rows * jnp.sqrt(inverse)  # one matrix to read, not two
-        return rows @ rows.T
     block = min(block, batch.size)
     starts = jnp.arange(0, batch.size, block)
 
     def rows_from(start):
         index = jnp.minimum(start + jnp.arange(block), batch.size - 1)
-        some = jax.tree.map(lambda x: x[:, index], batch.paths)
-        return residual_rows(batch.objective, env, flow, some)[1]
+        some = jax.tree.map(lambda x: x[:, index], (batch.paths, batch.probs))
+        return residual_rows(env, flow, *some)
 
     def strip(start):
         left = rows_from(start) * inverse

@@ -1,6 +1,7 @@
 """A batch of trajectories evaluated: lines 2 to 5 of `alg:natgrad_gflownet`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -9,18 +10,18 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from ..envs import AbstractEnv
-from ..policies import AbstractPolicy, Flow
+from ..policies import AbstractPolicy, Flow, Visits
 from ..sampling import (
     AbstractProposal,
     PathLogProbs,
     Trajectories,
     Weighting,
-    is_long,
     log_probs,
     taken,
 )
 from .base import AbstractObjective, surplus
 from .penalties import curvature, slope
+from .tape import Tape
 
 
 class Batch(eqx.Module):
@@ -39,7 +40,7 @@ class Batch(eqx.Module):
         pull: $x \mapsto J^\top x = \sum_i x_i \nabla \delta_i$.
         scores: $v \mapsto z_i^\top v$, the change of every $\log q_\theta(\tau_i)$ along a change
             of the forward policy.
-        rows: $J$ itself, for a network, unless it is too large.
+        tape: what $J$ is made of, where the forward policy is a perceptron and the rule asked.
         potential: $f(x_i)$, the gradient of a functional of the terminal law, if there is one.
     """
 
@@ -54,7 +55,7 @@ class Batch(eqx.Module):
     push: Callable[[Flow], Float[Array, " rows"]]
     pull: Callable[[Float[Array, " rows"]], Flow]
     scores: Callable[[AbstractPolicy], Float[Array, " n"]]
-    rows: Float[Array, "n p"] | None = None
+    tape: Tape | None = None
     potential: Float[Array, " n"] | None = None
 
     @property
@@ -109,6 +110,7 @@ def evaluate(
     proposal: AbstractProposal,
     reference: AbstractProposal | None,
     weighting: Weighting,
+    whole: bool = False,
 ) -> Batch:
     r"""Evaluate the objective on `paths`, which `proposal` drew.
 
@@ -120,12 +122,18 @@ def evaluate(
         proposal: $\mu$, the law they were drawn from.
         reference: $\nu$, the law that the objective averages over; the proposal if None.
         weighting: how ratios of laws become weights.
+        whole: whether the rule needs all of $J$, and not only a gradient.
     """
-    size = sum(x.size for x in jax.tree.leaves(eqx.filter(flow, eqx.is_inexact_array)))
-    small = paths.actions.shape[1] * size <= _MOST and not is_long(paths, env)
-    by_rows = objective.by_trajectory and small and flow.forward.by_rows
-    differentiate = _by_rows if by_rows else _linearised
-    delta, probs, push, pull, rows = differentiate(objective, env, flow, paths)
+    if paths.visits is None and flow.forward.by_visits:
+        before = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), paths.before)
+        paths = replace(paths, visits=Visits.of(env, before, paths.live.ravel()))
+    delta, probs, push, pull = _linearised(objective, env, flow, paths)
+    tape = None
+    if whole and objective.by_trajectory and Tape.fits(flow):
+        assert paths.visits is not None
+        tape = Tape.of(flow, paths, paths.visits, probs)
+        push, pull = tape.push, tape.pull
+    paths = replace(paths, visits=None)
     mask = probs.actions > -jnp.inf
 
     def log_law(law: AbstractProposal) -> Float[Array, " n"]:
@@ -157,18 +165,14 @@ def evaluate(
         push=push,
         pull=pull,
         scores=scores,
-        rows=rows,
+        tape=tape,
         potential=objective.potential(env, flow, paths),
     )
 
 
-_MOST = 2**26
-"""Numbers in the rows of a batch, at most: a quarter of a gigabyte."""
-
-
 def _linearised(
     objective: AbstractObjective, env: AbstractEnv, flow: Flow, paths: Trajectories
-) -> tuple[Array, PathLogProbs, Callable, Callable, None]:
+) -> tuple[Array, PathLogProbs, Callable, Callable]:
     params, static = eqx.partition(flow, eqx.is_inexact_array)
 
     def residuals(params):
@@ -176,33 +180,38 @@ def _linearised(
 
     delta, push, probs = jax.linearize(residuals, params, has_aux=True)
     transpose = jax.linear_transpose(push, params)
-    return delta, probs, push, lambda x: transpose(x)[0], None
-
-
-def _by_rows(
-    objective: AbstractObjective, env: AbstractEnv, flow: Flow, paths: Trajectories
-) -> tuple[Array, PathLogProbs, Callable, Callable, Array]:
-    delta, rows, probs = residual_rows(objective, env, flow, paths)
-    _, unravel = ravel_pytree(eqx.filter(flow, eqx.is_inexact_array))
-    return delta, probs, lambda v: rows @ ravel_pytree(v)[0], lambda x: unravel(x @ rows), rows
+    return delta, probs, push, lambda x: transpose(x)[0]
 
 
 def residual_rows(
-    objective: AbstractObjective, env: AbstractEnv, flow: Flow, paths: Trajectories
-) -> tuple[Float[Array, " n"], Float[Array, "n p"], PathLogProbs]:
-    r"""Residuals, their gradients one by one, and the log-probabilities behind them.
+    env: AbstractEnv, flow: Flow, paths: Trajectories, probs: PathLogProbs
+) -> Float[Array, "n p"]:
+    r"""$\nabla \delta_i$ of trajectory balance, one row a trajectory, for any policy."""
+    forward = _score(paths, probs.actions)
+    logits = jax.vmap(jax.vmap(flow.backward))(paths.after)
+    mask = jax.vmap(jax.vmap(env.backward_mask))(paths.after)
+    backward = -_score(paths, flow.backward.log_probs(logits, mask))
 
-    A trajectory's residual depends on the logits along it alone: all rows together cost no
-    more than the gradient of their sum.
-    """
-    params, static = eqx.partition(flow, eqx.is_inexact_array)
+    def along(policy, states, slopes):
+        params, static = eqx.partition(policy, eqx.is_inexact_array)
+        return jax.vjp(lambda params: eqx.combine(params, static).many(states), params)[1](slopes)[
+            0
+        ]
 
-    def residual(params, path):
-        alone = jax.tree.map(lambda x: x[:, None], path)
-        delta, probs = objective.residuals(env, eqx.combine(params, static), alone)
-        return delta[0], probs
+    def row(before, after, forward, backward):
+        gradient = Flow(
+            along(flow.forward, before, forward),
+            along(flow.backward, after, backward),
+            jnp.ones_like(flow.log_z),
+        )
+        return ravel_pytree(gradient)[0]
 
-    each = jax.vmap(jax.value_and_grad(residual, has_aux=True), in_axes=(None, 1))
-    (delta, probs), gradients = each(params, paths)
-    probs = PathLogProbs(*(jnp.moveaxis(x[:, :, 0], 0, 1) for x in probs))
-    return delta, jax.vmap(lambda g: ravel_pytree(g)[0])(gradients), probs
+    return jax.vmap(row, in_axes=1)(paths.before, paths.after, forward, backward)
+
+
+def _score(
+    paths: Trajectories, log_probs: Float[Array, "times n actions"]
+) -> Float[Array, "times n actions"]:
+    r"""$e_a - \pi$ at every step, zero where padded."""
+    taken = jax.nn.one_hot(paths.actions, log_probs.shape[-1], dtype=log_probs.dtype)
+    return jnp.where(paths.live[..., None], taken - jnp.exp(log_probs), 0)

@@ -1,7 +1,7 @@
 """Update rules: an optax transformation, and what it needs to know about a batch."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import optax
@@ -32,6 +32,9 @@ from .trust_region import kl_trust_region, levenberg_marquardt
 
 class AbstractRule(eqx.Module):
     """How one update is made from one batch."""
+
+    whole: ClassVar[bool] = False
+    """Whether it needs the Jacobian of the residuals, and not only the gradient."""
 
     @abstractmethod
     def transform(self) -> optax.GradientTransformationExtraArgs:
@@ -255,6 +258,8 @@ class SampleSpace(AbstractRule):
         log_z_rate: of an Adam step for $\log Z$; by default it is part of the system.
         kl: the largest divergence of a step, as the batch predicts it, if any.
     """
+
+    whole: ClassVar[bool] = True
 
     damping: Rate = 1e-3
     momentum: float | None = None

@@ -22,6 +22,13 @@ from .contextual import require_assignments as require_assignments
 from .contextual import usual_design as usual_design
 from .hierarchical import Hierarchical as Hierarchical
 from .hierarchical import Tied as Tied
+from .layers import Inputs as Inputs
+from .layers import Matrices as Matrices
+from .layers import activations as activations
+from .layers import dense as dense
+from .layers import matrices as matrices
+from .layers import propagate as propagate
+from .layers import with_matrices as with_matrices
 from .network import MLP as MLP
 from .network import Look as Look
 from .network import Network as Network
@@ -32,3 +39,8 @@ from .tabular import forward_probs as forward_probs
 from .tabular import forward_table as forward_table
 from .transformer import LinearTransformer as LinearTransformer
 from .transformer import Transformer as Transformer
+from .visits import LARGE as LARGE
+from .visits import Visits as Visits
+from .visits import collect as collect
+from .visits import fold as fold
+from .visits import outputs as outputs

@@ -28,9 +28,10 @@ class AbstractPolicy(eqx.Module):
         return jax.vmap(self)(states)
 
     @property
-    def by_rows(self) -> bool:
-        """Whether the gradients of single trajectories cost no more than that of their sum."""
-        return True
+    def by_visits(self) -> bool:
+        """Whether it is worth evaluating on the states that were visited alone, each once
+        (`Visits`); not a table, nor a policy that leaves padding out itself."""
+        return bool(jax.tree.leaves(eqx.filter(self, eqx.is_inexact_array)))
 
     def log_probs(
         self, logits: Float[Array, "*batch actions"], mask: Bool[Array, "*batch actions"]

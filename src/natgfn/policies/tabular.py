@@ -45,8 +45,8 @@ class Tabular(AbstractPolicy):
         return self.logits[rows]
 
     @property
-    def by_rows(self) -> bool:
-        return False  # a gradient has a number for each state
+    def by_visits(self) -> bool:
+        return False
 
     @classmethod
     def forward(cls, space: StateSpace) -> "Tabular":

@@ -102,8 +102,8 @@ class LinearTransformer(AbstractPolicy):
         return self.evaluate(present(state.edges)[None])[0]
 
     @property
-    def by_rows(self) -> bool:
-        return False  # chunks of states know no trajectories
+    def by_visits(self) -> bool:
+        return False
 
     def many(self, states: Dag, live: Bool[Array, " n"] | None = None) -> Float[Array, "n actions"]:
         edges = jax.vmap(present)(states.edges)

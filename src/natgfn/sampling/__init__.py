@@ -10,7 +10,6 @@ from .trajectories import PathLogProbs as PathLogProbs
 from .trajectories import Trajectories as Trajectories
 from .trajectories import draw_objects as draw_objects
 from .trajectories import invert_cdf as invert_cdf
-from .trajectories import is_long as is_long
 from .trajectories import log_probs as log_probs
 from .trajectories import retrace as retrace
 from .trajectories import rollback as rollback

@@ -1,15 +1,17 @@
 """Draw trajectories, and evaluate their probabilities."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ..envs import AbstractEnv, State
-from ..policies import AbstractPolicy, Flow
+from ..policies import AbstractPolicy, Flow, Visits, outputs
+from .asking import asking
 from .proposals import AbstractProposal, OnPolicy
 
 
@@ -20,11 +22,14 @@ class Trajectories(eqx.Module):
         states: $s_0, \\dots, s_T$; leaves have shape `[times + 1, n, ...]`.
         actions: $a_0, \\dots, a_{T-1}$.
         live: whether the step was taken, or is padding.
+        visits: what the policy that drew them was evaluated on, if that was kept: the states
+            `before`, raveled, with their logits.
     """
 
     states: State
     actions: Int[Array, "times n"]
     live: Bool[Array, "times n"]
+    visits: Visits | None = None
 
     @property
     def before(self) -> State:
@@ -53,17 +58,31 @@ def rollout(
     num: int,
     *,
     key: PRNGKeyArray,
+    keep: bool = False,
 ) -> Trajectories:
-    """Draw `num` trajectories from the source to a terminal state."""
+    """Draw `num` trajectories from the source to a terminal state.
 
-    def act(states, live, uniform):
+    Args:
+        env: the environment.
+        policy: the forward policy.
+        proposal: from its probabilities to those that are drawn from.
+        num: how many.
+        key: of the draws.
+        keep: whether to keep what the policy said (`Trajectories.visits`), for whoever evaluates
+            the same policy along the trajectories.
+    """
+    ask = asking(env, policy, num)
+
+    def act(states, live, uniform, asked):
+        logits, asked = ask.logits(states, live, asked)
         mask = jax.vmap(env.forward_mask)(states)
-        log_pf = policy.log_probs(policy.many(states, live), mask)
+        log_pf = policy.log_probs(logits, mask)
         actions = invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform)
-        return actions, jax.vmap(env.step)(states, actions)
+        return actions, jax.vmap(env.step)(states, actions), asked
 
     start = jax.tree.map(lambda x: jnp.repeat(x[None], num, axis=0), env.init())
-    return _walk(act, start, jax.vmap(env.is_terminal), env.max_steps, key)
+    paths, asked = _walk(act, start, jax.vmap(env.is_terminal), env.max_steps, key, ask.start())
+    return replace(paths, visits=ask.visits(asked, paths.before, paths.live) if keep else None)
 
 
 def draw_objects(env: AbstractEnv, policy: AbstractPolicy, num: int, *, key: PRNGKeyArray) -> State:
@@ -90,16 +109,18 @@ def rollback(
 ) -> Trajectories:
     """Draw a trajectory to each of the terminal states `ends` from the backward policy."""
 
-    def act(states, live, uniform):
-        mask = jax.vmap(env.backward_mask)(states)
-        log_pb = policy.log_probs(policy.many(states, live), mask)
+    ask = asking(env, policy, jax.tree.leaves(ends)[0].shape[0], backwards=True)
+
+    def act(states, live, uniform, asked):
+        logits, asked = ask.logits(states, live, asked)
+        log_pb = policy.log_probs(logits, jax.vmap(env.backward_mask)(states))
         actions = invert_cdf(jnp.exp(log_pb), uniform)
-        return actions, jax.vmap(env.undo)(states, actions)
+        return actions, jax.vmap(env.undo)(states, actions), asked
 
     def at_source(states):
         return ~jnp.any(jax.vmap(env.backward_mask)(states), axis=1)
 
-    back = _walk(act, ends, at_source, env.max_steps, key)
+    back, _ = _walk(act, ends, at_source, env.max_steps, key, ask.start())
     lengths, times = back.lengths, jnp.arange(env.max_steps + 1)[:, None]
 
     def turn(x, index):
@@ -130,8 +151,10 @@ def retrace(
     return Trajectories(states, jnp.where(live, actions, 0), live)
 
 
-def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Trajectories:
-    """Let every state act until all have finished, and no longer."""
+def _walk(
+    act, start: State, finished, times: int, key: PRNGKeyArray, asked: PyTree
+) -> tuple[Trajectories, PyTree]:
+    """Let every state act until all have finished, and no longer; also what was carried along."""
     num = jax.tree.leaves(start)[0].shape[0]
     uniforms = jax.random.uniform(key, (times, num))
 
@@ -142,9 +165,10 @@ def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Traject
         states: State
         actions: Int[Array, "times n"]
         lengths: Int[Array, " n"]
+        asked: PyTree
 
     def advance(walk: Walk) -> Walk:
-        actions, moved = act(walk.now, walk.live, uniforms[walk.time])
+        actions, moved, asked = act(walk.now, walk.live, uniforms[walk.time], walk.asked)
         now = jax.tree.map(lambda new, old: _where(walk.live, new, old), moved, walk.now)
         return Walk(
             walk.time + 1,
@@ -153,15 +177,17 @@ def _walk(act, start: State, finished, times: int, key: PRNGKeyArray) -> Traject
             jax.tree.map(lambda x, y: x.at[walk.time + 1].set(y), walk.states, now),
             walk.actions.at[walk.time].set(jnp.where(walk.live, actions, 0).astype(jnp.int32)),
             walk.lengths + walk.live,
+            asked,
         )
 
     states = jax.tree.map(lambda x: jnp.zeros((times + 1, *x.shape), x.dtype).at[0].set(x), start)
     blank = jnp.zeros((times, num), jnp.int32)
-    first = Walk(jnp.array(0), start, ~finished(start), states, blank, blank[0])
+    first = Walk(jnp.array(0), start, ~finished(start), states, blank, blank[0], asked)
     done = jax.lax.while_loop(lambda w: jnp.any(w.live) & (w.time < times), advance, first)
     written = jnp.arange(times + 1) <= done.time
     states = jax.tree.map(lambda x, last: _where(written, x, last), done.states, done.now)
-    return Trajectories(states, done.actions, jnp.arange(times)[:, None] < done.lengths)
+    live = jnp.arange(times)[:, None] < done.lengths
+    return Trajectories(states, done.actions, live), done.asked
 
 
 def _where(condition: Bool[Array, " n"], x: Array, y: Array) -> Array:
@@ -202,49 +228,21 @@ class PathLogProbs(NamedTuple):
         return jnp.sum(self.back_steps, axis=0)
 
 
-LONG = 2**15
-"""Logits of one trajectory, padding included, beyond which the padding is not evaluated."""
+def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs:
+    """Evaluate both policies along `paths`, once."""
+    live = paths.live.ravel()
 
-_BLOCK = 8  # steps that are evaluated together then
-
-
-def is_long(paths: Trajectories, env: AbstractEnv, most: int = LONG) -> bool:
-    """Whether a trajectory has more than `most` logits, in steps of which most may be padding."""
-    times = len(paths.actions)
-    return times >= 2 * _BLOCK and times * env.num_actions > most
-
-
-def log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories, most: int = LONG) -> PathLogProbs:
-    """Evaluate both policies along `paths`, once; in blocks of steps if they are long."""
-    if not is_long(paths, env, most):
-        return _log_probs(env, flow, paths)
-    times = len(paths.actions)
-
-    def on_block(start):
-        step = start + jnp.arange(_BLOCK + 1)
-        here = jnp.minimum(step[:-1], times - 1)
-        some = Trajectories(
-            jax.tree.map(lambda x: x[jnp.minimum(step, times)], paths.states),
-            paths.actions[here],
-            paths.live[here] & (step[:-1] < times)[:, None],
-        )
-        evaluate = jax.checkpoint(lambda some: _log_probs(env, flow, some))
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(evaluate, some))
-        return jax.lax.cond(jnp.any(some.live), evaluate, lambda _: blank, some)
-
-    found = jax.lax.map(on_block, jnp.arange(0, times, _BLOCK))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:times], found)
-
-
-def _log_probs(env: AbstractEnv, flow: Flow, paths: Trajectories) -> PathLogProbs:
-    def evaluate(policy, mask, states):
+    def evaluate(policy, mask, states, visits):
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
-        logits = policy.many(flat, paths.live.ravel())
+        if policy.by_visits:
+            logits = outputs(policy, Visits.of(env, flat, live) if visits is None else visits)
+        else:
+            logits = policy.many(flat, live)
         logits = logits.reshape(*paths.live.shape, -1)
         return policy.log_probs(logits, jax.vmap(jax.vmap(mask))(states))
 
-    forward = evaluate(flow.forward, env.forward_mask, paths.before)
-    backward = evaluate(flow.backward, env.backward_mask, paths.after)
+    forward = evaluate(flow.forward, env.forward_mask, paths.before, paths.visits)
+    backward = evaluate(flow.backward, env.backward_mask, paths.after, None)
     return PathLogProbs(
         actions=jnp.where(paths.live[..., None], forward, 0.0),
         steps=taken(forward, paths),

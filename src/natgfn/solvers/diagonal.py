@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
+from ..policies import matrices, with_matrices
 from .base import AbstractSolver, Parameters, require_positive
-from .kfac import average, check_decay, matrices, moving, signals, with_matrices
+from .kfac import average, check_decay, moving, signals
 from .live import on_live_rows
 
 Diagonals = tuple[tuple[Float[Array, "_"], Float[Array, "_"]], ...]

@@ -12,10 +12,8 @@ input, it is exact. EKFAC keeps the eigenbases of $A$ and $G$, and replaces the 
 eigenvalues by the diagonal of the Fisher's block in this basis.
 """
 
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
@@ -23,12 +21,20 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
-from ..policies import MLP, Look, masked_softmax
+from ..policies import (
+    MLP,
+    Inputs,
+    Matrices,
+    activations,
+    masked_softmax,
+    matrices,
+    propagate,
+    with_matrices,
+)
 from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
 
 Square = Float[Array, "_ _"]
-Matrices = tuple[Float[Array, "_ _"], ...]
 
 
 class KFACState(NamedTuple):
@@ -143,65 +149,18 @@ def _diagonals(fisher: Fisher, bases: tuple[tuple[Square, Square], ...]) -> Matr
     )
 
 
-# The layers of a perceptron, as matrices from [input; 1] to the output.
-
-Inputs = Float[Array, "n _"] | Int[Array, "n _"]
-"""Of a layer, with a 1 appended; a row of zeros and ones may be given by where its ones are."""
-
-
-def matrices(policy: PyTree) -> Matrices:
-    """The parameters of each layer; the bias is the last row."""
-    if not isinstance(policy, MLP):
-        raise ValueError(
-            f"this solver is for multilayer perceptrons, got a {type(policy).__name__} policy; "
-            "use ConjugateGradients"
-        )
-    weights, biases = _parameters(policy)
-    return tuple(map(jnp.vstack, zip(_turn(policy, weights), biases, strict=True)))
-
-
-def with_matrices(policy: MLP, layers: list[Float[Array, "_ _"]]) -> MLP:
-    """The opposite of `matrices`."""
-    weights, biases = _turn(policy, [m[:-1] for m in layers]), [m[-1] for m in layers]
-    return eqx.tree_at(lambda p: [*chain(*_parameters(p))], policy, weights + biases)
-
-
-def _parameters(policy: MLP) -> tuple[list[Any], list[Any]]:
-    """The weights and the biases."""
-    first = policy.first if isinstance(policy.first, Look) else policy.first.linear
-    weight = first.rows if isinstance(first, Look) else first.weight
-    rest = policy.rest
-    return [weight, *(x.weight for x in rest)], [first.bias, *(x.bias for x in rest)]
-
-
-def _turn(policy: MLP, weights: list[Any]) -> list[Any]:
-    """The weight matrix of each layer, transposed: `[outputs, inputs]` to `[inputs, outputs]`, or
-    back. The rows of a look-up are `[inputs, outputs]` in both."""
-    first, *rest = weights
-    return [first if isinstance(policy.first, Look) else first.T, *(x.T for x in rest)]
-
-
 def signals(fisher: Fisher) -> list[tuple[Inputs, Float[Array, "_ n _"]]]:
     r"""For each layer $\bar a$ and $\sqrt d\, g_k$, in every state."""
     policy, occupancy = fisher.policy, fisher.occupancy
     assert isinstance(policy, MLP)
-    states = occupancy.states
-    x = jax.vmap(policy.first)(states)
-    inputs, slopes = [_first_inputs(policy.first, states)], []
-    for layer in policy.rest:
-        slopes.append(jnp.where(x >= 0, 1, 0.01).astype(x.dtype))
-        x = jax.nn.leaky_relu(x)
-        inputs.append(_append(x, 1))
-        x = jax.vmap(layer)(x)
-    probs = masked_softmax(x, jax.vmap(fisher.env.forward_mask)(states))
+    inputs, logits = activations(policy, occupancy.states)
+    probs = masked_softmax(logits, jax.vmap(fisher.env.forward_mask)(occupancy.states))
     if occupancy.actions is None:
         g = covariance_root(probs)
     else:
         g = (jax.nn.one_hot(occupancy.actions, probs.shape[1], dtype=probs.dtype) - probs)[None]
-    columns = [jnp.sqrt(occupancy.weights)[:, None] * g]
-    for layer, slope in zip(reversed(policy.rest), reversed(slopes), strict=True):
-        columns.append(columns[-1] @ layer.weight * slope)
-    return list(zip(inputs, reversed(columns), strict=True))
+    columns = propagate(policy, inputs, jnp.sqrt(occupancy.weights)[:, None] * g)
+    return list(zip(inputs, columns, strict=True))
 
 
 def covariance_root(probs: Float[Array, "n actions"]) -> Float[Array, "_ n actions"]:
@@ -216,16 +175,6 @@ def covariance_root(probs: Float[Array, "n actions"]) -> Float[Array, "_ n actio
     size = jnp.where(good, jnp.sqrt(p / jnp.where(good, s, 1) / jnp.where(good, after, 1)), 0)
     j, k = jnp.arange(probs.shape[1]), jnp.arange(len(p))[:, None, None]
     return size[..., None] * jnp.where(j > k, -probs, jnp.where(j == k, after[..., None], 0))
-
-
-def _first_inputs(first, states) -> Inputs:
-    if isinstance(first, Look):
-        return _append(jax.vmap(first.tokens)(states), len(first.rows))
-    return _append(jax.vmap(first.features)(states), 1)
-
-
-def _append(x, value):
-    return jnp.pad(x, ((0, 0), (0, 1)), constant_values=value)
 
 
 def second_moment(inputs: Inputs, weights: Float[Array, " n"], size: int) -> Square:

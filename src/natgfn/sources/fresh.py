@@ -26,7 +26,7 @@ class Fresh(AbstractSource):
         *,
         key: PRNGKeyArray,
     ) -> Trajectories:
-        return rollout(env, flow.forward, proposal, num, key=key)
+        return rollout(env, flow.forward, proposal, num, key=key, keep=True)
 
     def learn(self, env: AbstractEnv, batch: Batch, memory: None, step: Int[Array, ""]) -> None:
         return memory
