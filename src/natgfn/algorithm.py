@@ -194,7 +194,8 @@ def advance(
     others. Under `vmap` every branch and early exit would become doing all of the work, and
     networks would be several times slower.
     """
-    number, updates, wide = states.step.size, int(count), jax.config.jax_enable_x64
+    number, updates = states.step.size, int(count)
+    wide = jnp.result_type(float) == jnp.float64
     seeds = _apart(states)
     totals = [jnp.array(0.0)] * number
 
