@@ -31,7 +31,7 @@ BYTES = 2**30
 def keep_programs() -> None:
     """Tell JAX where to keep compiled programs, unless someone has, or it cannot be there."""
     root = chosen_folder(os.environ)
-    if root is None or jax.config.jax_compilation_cache_dir is not None:
+    if root is None or jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     folder = root / f"jax-{jax.__version__}-{_processor()}"
     try:
@@ -82,7 +82,7 @@ def _silence() -> None:
     which is advice to the compiler and no feature of a machine (jax issue 38445).
     """
     as_jax_has_it = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "1"
-    if as_jax_has_it and jax.config.jax_logging_level == "NOTSET":
+    if as_jax_has_it and jax.config.values["jax_logging_level"] == "NOTSET":
         jax.config.update("jax_logging_level", "CRITICAL")
         jax.config.update("jax_logging_level", "NOTSET")  # Python's loggers as before; XLA's stay
 
