@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import natgfn
 from natgfn.cache import chosen_folder, shrink
 from natgfn.cli import app
+from natgfn.cli.demo import run_demo
+from natgfn.statespace import enumerate as enumeration
 
+walk = enumeration._walk
 HEAVY = {"jax", "equinox", "numpy", "scipy", "pandas", "networkx", "matplotlib", "optax"}
 
 COMPILE = """
@@ -72,6 +76,28 @@ print(*{{name.partition(".")[0] for name in sys.modules}})
 """)
     assert "natgfn" in loaded.split()
     assert not HEAVY & set(loaded.split())
+
+
+def test_no_command_lists_states_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    listed = []
+
+    def spy(env, max_states):
+        listed.append(type(env).__name__)
+        return walk(env, max_states)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(enumeration, "_walk", spy)
+    tiny = ["env=hypergrid", "env.side=3", "batch=4", "updates=2", "rule=natural"]
+    for words in (
+        ["train", *tiny, "--out", "run"],
+        ["certify", "run"],
+        ["check", "natgfn.envs:Hypergrid", "side=3"],
+    ):
+        assert CliRunner().invoke(app, words).exit_code == 0
+        assert listed == ["Hypergrid"], words
+        listed.clear()
+    run_demo(tmp_path / "demo", updates=2)
+    assert listed == ["Hypergrid"]
 
 
 def test_the_library_is_loaded_when_it_is_asked_for():
