@@ -2,9 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# Compiled programs are kept between runs.
-export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.venv/jax-cache
-export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS ?= 0.5
+# Compiled programs are kept between runs, and leave with the rest.
+export NATGFN_CACHE ?= $(CURDIR)/.venv/jax-cache
 
 .PHONY: demo test test-slow lint types unit clean
 

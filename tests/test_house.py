@@ -11,6 +11,7 @@ ROOT = Path(natgfn.__file__).parent
 
 ORDER = (
     "errors",
+    "cache",
     "graphical",
     "envs",
     "statespace",
@@ -91,6 +92,20 @@ def test_nothing_knows_what_comes_after_it(files):
 
 def test_folders_are_entered_by_the_front_door(files):
     assert side_doors(files) == []
+
+
+def test_everything_that_compiles_keeps_its_programs(files):
+    """By way of `graphical`, which every folder that imports JAX imports, or one that does."""
+    direct = {"graphical"}
+    uses = {module: {there for there, _ in imports(text, module)} for module, text in files.items()}
+    for folder in ORDER[ORDER.index("graphical") + 1 :]:
+        knows = set().union(*(uses[m] for m in files if m.split(".")[1] == folder))
+        if knows & direct:
+            direct.add(folder)
+    assert "from ..cache import keep_programs" in files["natgfn.graphical.__init__"]
+    for module, text in files.items():
+        if "import jax" in text and module != "natgfn.cache":
+            assert module.split(".")[1] in direct, module
 
 
 def test_a_back_edge_would_be_noticed(files):

@@ -17,7 +17,8 @@ from oracles import SHORTCUTS, ZERO_REWARD, Dag, explore, float64, random_dag, r
 import natgfn as ng
 from natgfn import statespace
 from natgfn.statespace import TooManyStates, enumerate_states
-from natgfn.statespace.enumerate import _chunks
+from natgfn.statespace.enumerate import _SMALL_BLOCKS, _chunks
+from natgfn.statespace.enumerate import _padded as padded
 from natgfn.statespace.rows import Numbers, pack, unpack
 
 occupancy = eqx.filter_jit(statespace.occupancy)
@@ -175,6 +176,73 @@ def test_a_space_does_not_depend_on_how_many_states_are_expanded_together(world,
     jax.tree.map(np.testing.assert_array_equal, found, world.space)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_space_does_not_depend_on_how_many_states_a_block_is_computed_for(monkeypatch, seed):
+    env = random_dag(seed, inner=40, terminals=40)
+    whole = enumerate_states(env)
+    monkeypatch.setattr("natgfn.statespace.enumerate._SMALL_BLOCKS", 0)
+    jax.tree.map(np.testing.assert_array_equal, enumerate_states(env), whole)
+
+
+def chain(inner: int) -> Dag:
+    """Go on, or stop."""
+    table = tuple((node + 1 if node + 1 < inner else -1, inner + node) for node in range(inner))
+    return Dag(table, (1.0,) * inner, inner)
+
+
+def test_a_long_chain_is_expanded_in_blocks_of_its_own_size(monkeypatch):
+    sizes = []
+
+    def spy(function, states, count, size):
+        sizes.append(size)
+        return padded(function, states, count, size)
+
+    monkeypatch.setattr("natgfn.statespace.enumerate._padded", spy)
+    space = enumerate_states(chain(300))
+    assert (space.num_inner, space.num_terminal, space.max_steps) == (300, 300, 300)
+    np.testing.assert_array_equal(space.child[:-1, 0], np.arange(1, 300))
+    np.testing.assert_array_equal(space.child[:, 1], np.arange(300, 600))
+    walk = sizes[:301]
+    assert set(walk[_SMALL_BLOCKS:]) == {32}
+    assert len(set(walk)) == 2
+
+
+class Endless(Dag):
+    """One action, which always leads to a new state."""
+
+    def step(self, state, action):
+        return state + 1
+
+    def forward_mask(self, state):
+        return jnp.array([True])
+
+    def is_terminal(self, state):
+        return jnp.array(False)
+
+
+def test_trajectories_longer_than_max_steps_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match="it takes 6 steps to 6, but max_steps is 5: raise it"):
+        enumerate_states(Endless(((1,),), (1.0,), 5))
+    # A shortcut leads everywhere within two steps, but there is a way of three.
+    detour = ((1, 2), (2, -1), (3, -1))
+    assert enumerate_states(Dag(detour, (1.0,), 3)).max_steps == 3
+    with pytest.raises(ValueError, match="it takes 3 steps to 3, but max_steps is 2"):
+        enumerate_states(Dag(detour, (1.0,), 2))
+
+
+def test_a_terminal_is_told_how_far_a_long_enumeration_is(monkeypatch, capsys):
+    clock = iter(range(1_000))
+    monkeypatch.setattr("natgfn.statespace.enumerate.time.monotonic", lambda: next(clock))
+    enumerate_states(chain(5))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    enumerate_states(chain(5))
+    said = capsys.readouterr().err
+    assert said.startswith("\rlisting states: ")
+    assert said.endswith("listing states: 10 so far\n")
+    assert said.count("\n") == 1
+
+
 def test_a_hopeless_enumeration_ends_within_a_block_of_its_limit(monkeypatch):
     """Whole levels would not do: that of the limit has 792 cells, and so 7,128 children."""
     seen = []
@@ -219,7 +287,7 @@ def test_rows_that_share_a_place_are_told_apart(monkeypatch):
 
 def test_packed_states_come_back(world):
     states = jax.tree.map(np.asarray, world.space.states)
-    back = unpack(world.env, pack(states))
+    back = unpack(world.env.init(), pack(states))
     jax.tree.map(np.testing.assert_array_equal, back, states)
     assert [x.dtype for x in jax.tree.leaves(back)] == [x.dtype for x in jax.tree.leaves(states)]
 

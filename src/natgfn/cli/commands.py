@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -25,6 +24,8 @@ from .checkout import from_checkout
 from .interrupt import interruptible
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..training import Run, Setup, recertify
 
 Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
@@ -75,9 +76,10 @@ def main() -> None:
 
 def _show_version(wanted: bool) -> bool:
     if wanted:
-        from ..training import versions
+        from importlib.metadata import distributions
 
-        typer.echo(f"natgfn {versions()['natgfn']}")
+        installed = (found.version for found in distributions(name="natgfn"))
+        typer.echo(f"natgfn {next(installed, 'not installed')}")  # run from a source tree
         raise typer.Exit
     return wanted
 
@@ -183,6 +185,7 @@ def certify(
     out: Out = None,
 ) -> None:
     """Whether the Fisher of a run can be trusted: a table, and a picture over its training."""
+    import numpy as np
     from rich.progress import track
 
     from ..certify import reference_of
@@ -226,7 +229,7 @@ def certify(
     typer.echo(f"figure: {figure}")
 
 
-def _certified(opened: "Run") -> dict[str, np.ndarray]:
+def _certified(opened: "Run") -> "dict[str, np.ndarray]":
     """The full certificate of a run, with a bar that moves while it is made."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -248,7 +251,7 @@ def _certified(opened: "Run") -> dict[str, np.ndarray]:
 
 
 def _mean_rho(point: "recertify.Point") -> str:
-    return f"{'>= ' if point.is_bound else ''}{np.mean(point.rho):.3g}"
+    return f"{'>= ' if point.is_bound else ''}{sum(point.rho) / len(point.rho):.3g}"
 
 
 WATCH_CERTIFICATES = """'watch=["exact", {name="certificate", every=100}]'"""
@@ -268,6 +271,8 @@ def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) ->
 
 
 def _train(setup: "Setup", out: Path, *, resume: bool) -> None:
+    import numpy as np
+
     from ..training import run as train
 
     with interruptible(out, f"natgfn resume {out}"):

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from ..envs import Hypergrid
 from ..optim import Euclidean, SampleSpace
-from ..report import draw_band, heat_maps, save
 from ..statespace import enumerate_states
 from ..training import Run, train
 
@@ -49,6 +47,10 @@ def run_demo(out: Path, updates: int = 1_000) -> Path:
 
 def draw(runs: dict[str, Run], path: Path) -> Path:
     """Target and learned laws as heat maps, and the divergence over training."""
+    import matplotlib.pyplot as plt  # takes long to import: training comes first
+
+    from ..report import draw_band, heat_maps, save
+
     figure, axes = plt.subplots(
         1,
         2 + len(runs),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import NatgfnError
-from ..graphical import MOST_ENTRIES
 from .case import remember, takes
 from .interrupt import interruptible
 
@@ -49,8 +48,17 @@ class Case:
         ),
     ] = "auto"
     max_entries: Annotated[
-        int, typer.Option(min=1, help="Numbers in the tables of a junction tree, at most.")
-    ] = MOST_ENTRIES
+        int | None,
+        typer.Option(
+            min=1, help="Numbers in the tables of a junction tree, at most; some 300 MB by default."
+        ),
+    ] = None
+
+    @property
+    def most_entries(self) -> int:
+        from ..graphical import MOST_ENTRIES
+
+        return self.max_entries or MOST_ENTRIES
 
     def graph(self) -> "FactorGraph":
         from ..graphical import read_uai
@@ -84,10 +92,10 @@ def exact(
     graph = case.graph()
     order, about = _stated(graph, case.order)
     out.mkdir(parents=True, exist_ok=True)
-    if about["entries"] > case.max_entries:
+    if about["entries"] > case.most_entries:
         _only_log_z(graph, order, case, about, out)
         return
-    found = infer(graph, order, most=case.max_entries)
+    found = infer(graph, order, most=case.most_entries)
     marginals = found.marginals
     _write_marginals(out, {"probability": marginals})
     best = ((graph.name(v), int(value)) for v, value in enumerate(found.best))
@@ -150,7 +158,7 @@ def _only_log_z(
     _write_summary(out, {"log_z": log_z} | about | case.summary() | {"order": case.order})
     typer.echo(f"log Z {log_z:.8g}, by one elimination; it is in {out}")
     typer.echo(
-        f"exact marginals need a junction tree, larger than --max-entries {case.max_entries}: "
+        f"exact marginals need a junction tree, larger than --max-entries {case.most_entries}: "
         f"raise it, or {otherwise}"
     )
 
@@ -188,9 +196,9 @@ def fit(
     with interruptible(out, f"natgfn resume {out}"):
         chosen, graph = None if rule == "auto" else named("rule", rule), case.graph()
         order, about = _stated(graph, case.order)
-        env = Assignments(graph, order, case.max_entries)
+        env = Assignments(graph, order, case.most_entries)
         policy = usual_design(env) if size is None else ContextTable(size)
-        _require_small(env, policy, case.max_entries)
+        _require_small(env, policy, case.most_entries)
         setup = Setup(env, chosen, policy=policy, updates=updates, seed=seed, seeds=seeds)
         own = {"order": case.order, "rule": rule, "size": size}
         told = {"samples": samples, "summary": about | case.summary() | own}

@@ -1,5 +1,6 @@
 """Factor graphs: models, files, elimination orders, exact and approximate inference."""
 
+from ..cache import keep_programs
 from .beliefs import Wiring as Wiring
 from .beliefs import check_converged as check_converged
 from .beliefs import loopy as loopy
@@ -29,3 +30,6 @@ from .tree import junction_tree as junction_tree
 from .uai import read_evidence as read_evidence
 from .uai import read_uai as read_uai
 from .uai import write_uai as write_uai
+
+# The first folder that compiles, which all others import.
+keep_programs()

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from scipy.special import logsumexp
 
 from .contexts import Contexts
 from .graph import FactorGraph
@@ -180,6 +179,8 @@ def log_partition(
     Raises:
         TooWide: a table would have more than `largest` entries; nothing has been allocated.
     """
+    from scipy.special import logsumexp  # takes long to import
+
     order = assignment_order(graph, order)
     seen = separators(graph, order)
     sizes = [prod(graph.shape((v, *s))) for v, s in zip(order, seen, strict=True)]

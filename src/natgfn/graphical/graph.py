@@ -2,12 +2,14 @@ r"""Factor graphs: rewards that factorise over few variables at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import equinox as eqx
-import networkx as nx
 import numpy as np
 from jaxtyping import Float, Int
+
+if TYPE_CHECKING:
+    import networkx
 
 Scope: TypeAlias = tuple[int, ...]
 """The variables of a factor, each once, in the order of the axes of its table."""
@@ -120,8 +122,10 @@ class FactorGraph(eqx.Module):
             factors.append(((variable,), only))
         return FactorGraph.of(self.cards, factors, self.names)
 
-    def neighbours(self) -> nx.Graph:
+    def neighbours(self) -> "networkx.Graph":
         """Which variables share a factor."""
+        import networkx as nx  # takes long to import
+
         graph = nx.Graph()
         graph.add_nodes_from(range(self.num_variables))
         for scope in self.scopes:

@@ -1,16 +1,19 @@
 """Models as factor graphs: Ising, Potts and Bayesian networks."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from jaxtyping import Float
 
 from .graph import FactorGraph
 
+if TYPE_CHECKING:
+    import networkx
+
 
 def ising(
-    graph: nx.Graph,
+    graph: "networkx.Graph",
     coupling: float | Float[np.ndarray, " edges"],
     field: float | Float[np.ndarray, " nodes"] = 0.0,
 ) -> FactorGraph:
@@ -30,7 +33,7 @@ def ising(
 
 
 def potts(
-    graph: nx.Graph,
+    graph: "networkx.Graph",
     states: int,
     coupling: float | Float[np.ndarray, " edges"],
     field: float | Float[np.ndarray, "nodes states"] = 0.0,
@@ -69,6 +72,8 @@ def bayesian_network(
     if not len(cards) == len(parents) == len(tables):
         found = f"{len(cards)} variables, {len(parents)} lists of parents and {len(tables)} tables"
         raise ValueError(f"expected parents and a table for each variable, got {found}")
+    import networkx as nx  # takes long to import
+
     edges = nx.DiGraph((p, v) for v, before in enumerate(parents) for p in before)
     if not nx.is_directed_acyclic_graph(edges):
         cycle = " -> ".join(str(edge[0]) for edge in nx.find_cycle(edges))
@@ -105,7 +110,7 @@ def _each(
 
 
 def _pairwise(
-    graph: nx.Graph,
+    graph: "networkx.Graph",
     log_pair: Float[np.ndarray, "states states"],
     coupling: float | Float[np.ndarray, " edges"],
     fields: Float[np.ndarray, "nodes states"],

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy.special import logsumexp
 
 from ..envs import AbstractEnv, State
 from ..policies import Flow
@@ -115,6 +114,8 @@ def _joined(batches: list[tuple[State, Array]], num: int) -> Draws:
 
 def log_mean_exp(values: Float[np.ndarray, "n *k"]) -> Float[np.ndarray, "*k"]:
     """The logarithm of the mean of exponentials, over the first axis."""
+    from scipy.special import logsumexp  # takes long to import
+
     return np.asarray(logsumexp(values, axis=0) - np.log(len(values)))
 
 

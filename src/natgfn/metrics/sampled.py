@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
-from scipy.stats import rankdata
 
 from ..envs import AbstractEnv, CountsModes, HasDistance, HasTestSet, KnowsLogZ, State
 from ..policies import Flow
@@ -179,6 +178,8 @@ def _correlations(
         rounding = 1e-5 * max(1.0, np.abs(values).max())  # of single precision
         if len(values) <= 3 or np.isinf(values).any() or np.ptp(values) <= rounding:
             return {}
+    from scipy.stats import rankdata  # takes long to import
+
     r = float(np.corrcoef(log_q, log_rewards)[0, 1])
     rank = float(np.corrcoef(rankdata(log_q), rankdata(log_rewards))[0, 1])
     scale = np.sqrt(len(log_q) - 3)

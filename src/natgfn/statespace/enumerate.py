@@ -1,6 +1,10 @@
 """Enumerate an environment through its own functions."""
 
+import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -16,6 +20,7 @@ from .space import StateSpace
 _BATCH = 2**16
 _CHILDREN = 2**16  # of one block: fewer are mostly overhead, more delay the end of a hopeless walk
 _CHILD_BYTES = 2**24
+_SMALL_BLOCKS = 128  # computed as large ones: as long as it takes to compile their own size
 
 
 class TooManyStates(ValueError):
@@ -31,8 +36,9 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
 
     Raises:
         TooManyStates: there are more than `max_states`; said as soon as so many were found.
-        ValueError: the graph has a cycle, a dead end, an action that merges two parents, or
-            a reward that is not a number; the message names the state.
+        ValueError: the graph has a cycle, a dead end, a trajectory longer than `max_steps`, an
+            action that merges two parents, or a reward that is not a number; the message names
+            the state.
     """
     if isinstance(env, StateSpace):
         return env
@@ -43,11 +49,12 @@ def enumerate_states(env: AbstractEnv, *, max_states: int = 2**23) -> StateSpace
     num_states, num_actions = len(rows), env.num_actions
 
     level = _levels(env, rows, source, target)
+    _require_end(env, rows[np.argmax(level)], int(level.max()))
     inner = np.zeros(num_states, bool)
     inner[source] = True
     # By level, as the dynamic programme needs it, and within one in the order of the states'
     # own numbers, as a person expects it; terminal states in that order throughout.
-    states = unpack(env, rows)
+    states = unpack(jax.eval_shape(env.init), rows)
     order = np.lexsort((*_columns(states)[::-1], level * inner, ~inner))
     number = np.empty(num_states, np.int32)
     number[order] = np.arange(num_states, dtype=np.int32)
@@ -98,28 +105,82 @@ def _walk(env: AbstractEnv, max_states: int):
         return children, env.forward_mask(state), env.is_terminal(state)
 
     expand = jax.jit(jax.vmap(expand))
+    like = jax.eval_shape(env.init)
     init = pack(jax.tree.map(lambda x: np.asarray(x)[None], env.init()))
     numbers, edges = Numbers(init.shape[1]), []
     numbers.of(init)
-    most, first = _block(env), 0
-    while first < len(numbers):
-        block = numbers.rows[first : first + most]
-        children, mask, terminal = _padded(expand, unpack(env, block), len(block), most)
-        if (dead := ~terminal & ~mask.any(1)).any():
-            raise ValueError(
-                f"no action is valid in {describe(env, block[dead][0])}, which is not "
-                "terminal: every construction must be able to end"
-            )
-        here, action = np.nonzero(mask & ~terminal[:, None])
-        target = numbers.of(pack(jax.tree.map(itemgetter((here, action)), children)))
-        if len(numbers) > max_states:
-            raise TooManyStates(
-                f"more than {max_states:,} states: too many to enumerate; use a smaller "
-                "instance, or raise max_states"
-            )
-        edges.append((first + here, action, target))
-        first += len(block)
+    sizes, first = _Sizes(_block(env)), 0
+    depth, deeper = 0, 1  # states from number `deeper` on take more than `depth` actions
+    with _said_aloud() as say:
+        while first < len(numbers):
+            if first >= deeper:
+                depth, deeper = depth + 1, len(numbers)
+                _require_end(env, numbers.rows[first], depth)
+            block = numbers.rows[first : first + sizes.most]
+            size = sizes.of(len(block))
+            children, mask, terminal = _padded(expand, unpack(like, block), len(block), size)
+            if (dead := ~terminal & ~mask.any(1)).any():
+                raise ValueError(
+                    f"no action is valid in {describe(env, block[dead][0])}, which is not "
+                    "terminal: every construction must be able to end"
+                )
+            here, action = np.nonzero(mask & ~terminal[:, None])
+            target = numbers.of(pack(jax.tree.map(itemgetter((here, action)), children)))
+            if len(numbers) > max_states:
+                raise TooManyStates(
+                    f"more than {max_states:,} states: too many to enumerate; use a smaller "
+                    "instance, or raise max_states"
+                )
+            edges.append((first + here, action, target))
+            first += len(block)
+            say(len(numbers))
     return numbers.rows, tuple(np.concatenate(column) for column in zip(*edges, strict=True))
+
+
+def _require_end(env: AbstractEnv, row: np.ndarray, depth: int) -> None:
+    """Refuse a state that takes `depth` actions or more, if that is too many."""
+    if depth > env.max_steps:
+        raise ValueError(
+            f"it takes {depth} steps to {describe(env, row)}, but max_steps is {env.max_steps}: "
+            "raise it, or end every trajectory by then"
+        )
+
+
+class _Sizes:
+    """How many states to compute a block for: few sizes, as each is compiled.
+
+    A smaller size than the largest is worth it once many blocks would have done with it, as they
+    do in long and narrow environments.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self._blocks: Counter[int] = Counter()
+
+    def of(self, count: int) -> int:
+        size = 32
+        while size < count:
+            size *= 32
+        self._blocks[size] += 1
+        return size if size < self.most and self._blocks[size] > _SMALL_BLOCKS else self.most
+
+
+@contextmanager
+def _said_aloud() -> Iterator[Callable[[int], None]]:
+    """For the number of states so far: a line that a terminal shows if it takes long."""
+    due, said = time.monotonic() + 1, False
+
+    def say(count: int) -> None:
+        nonlocal due, said
+        if time.monotonic() > due and sys.stderr.isatty():
+            print(f"\rlisting states: {count:,} so far", end="", file=sys.stderr, flush=True)
+            due, said = time.monotonic() + 1, True
+
+    try:
+        yield say
+    finally:
+        if said:
+            print(file=sys.stderr)
 
 
 def _block(env: AbstractEnv) -> int:

@@ -1,5 +1,8 @@
 """States as rows of machine words: to store them, to compare them, to number them."""
 
+from itertools import accumulate
+from math import prod
+
 import jax
 import numpy as np
 from jaxtyping import Int, UInt64
@@ -12,29 +15,29 @@ def pack(states: State) -> UInt64[np.ndarray, "states words"]:
     leaves = [np.ascontiguousarray(x) for x in jax.tree.leaves(states)]
     if any(not (np.issubdtype(x.dtype, np.integer) or x.dtype == bool) for x in leaves):
         raise ValueError("a state must be made of integer or boolean arrays to be enumerated")
-    columns = [x.reshape(len(x), int(np.prod(x.shape[1:]))).view(np.uint8) for x in leaves]
-    ends = np.cumsum([x.shape[1] for x in columns])
-    rows = np.zeros((len(leaves[0]), -(-int(ends[-1]) // 8)), np.uint64)
-    for part, column in zip(np.split(rows.view(np.uint8), ends, axis=1), columns, strict=False):
-        part[:] = column
+    columns = [x.reshape(len(x), prod(x.shape[1:])).view(np.uint8) for x in leaves]
+    ends = list(accumulate(column.shape[1] for column in columns))
+    rows = np.zeros((len(leaves[0]), -(-ends[-1] // 8)), np.uint64)
+    for start, end, column in zip([0, *ends], ends, columns, strict=False):
+        rows.view(np.uint8)[:, start:end] = column
     return rows
 
 
-def unpack(env: AbstractEnv, rows: UInt64[np.ndarray, "states words"]) -> State:
-    """The states of `env` that `pack` made rows of."""
-    shapes, structure = jax.tree.flatten(jax.eval_shape(env.init))
-    ends = np.cumsum([x.size * x.dtype.itemsize for x in shapes])
-    parts = np.split(rows.view(np.uint8), ends, axis=1)
+def unpack(like: State, rows: UInt64[np.ndarray, "states words"]) -> State:
+    """The states that `pack` made rows of; `like` is one state, or the shapes of one."""
+    shapes, structure = jax.tree.flatten(like)
+    ends = list(accumulate(prod(x.shape) * x.dtype.itemsize for x in shapes))
+    parts = (rows.view(np.uint8)[:, a:b] for a, b in zip([0, *ends], ends, strict=False))
     leaves = [
         np.ascontiguousarray(part).view(x.dtype).reshape(len(rows), *x.shape)
-        for part, x in zip(parts, shapes, strict=False)
+        for part, x in zip(parts, shapes, strict=True)
     ]
     return jax.tree.unflatten(structure, leaves)
 
 
 def describe(env: AbstractEnv, row: UInt64[np.ndarray, " words"]) -> str:
     """One packed state as a person would write it."""
-    return repr(jax.tree.map(lambda x: x[0].tolist(), unpack(env, row[None])))
+    return repr(jax.tree.map(lambda x: x[0].tolist(), unpack(jax.eval_shape(env.init), row[None])))
 
 
 class Numbers:

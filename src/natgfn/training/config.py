@@ -19,10 +19,10 @@ environment or solver is configurable as soon as it is exported.
 
 import collections.abc
 import difflib
+import importlib
 import inspect
 import json
 import math
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -176,7 +176,7 @@ def _exports(kind: type) -> dict[str, type[eqx.Module]]:
     package = kind.__module__.rpartition(".")[0]
     found = {}
     for name in (package, "natgfn.dag"):
-        for public, cls in vars(sys.modules[name]).items():
+        for public, cls in vars(importlib.import_module(name)).items():
             if _is_module(cls) and issubclass(cls, kind) and not inspect.isabstract(cls):
                 found[public] = cls
     return found
