@@ -1,5 +1,6 @@
 """How the time and the memory of an update grow, as exponents of what it grows with."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -112,7 +113,7 @@ def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
     }
 
 
-def exponent(x: list[float], y: list[float]) -> float:
+def exponent(x: Sequence[float | int], y: Sequence[float | int]) -> float:
     """The slope of `y` against `x` in logarithms."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 

@@ -1,5 +1,6 @@
 """natgfn beside its peers on the same tasks, each library through its own interface."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,9 @@ def bench_peers(out: Path = Path("results"), quick: bool = False) -> int:
     return 0 if same and all(measurement.good for measurement in found) else 1
 
 
-def _start(stack: ExitStack, tell) -> tuple[dict[str, Worker], dict[str, dict[str, Any]]]:
+def _start(
+    stack: ExitStack, tell: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Every worker that can be started, and of each contender its versions or its error."""
     workers, contenders = {}, {}
     for name in CONTENDERS:

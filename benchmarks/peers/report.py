@@ -119,9 +119,10 @@ def page(results: dict[str, Any]) -> str:
             "Trajectory balance, uniform backward policy, two hidden layers of 256, one-hot input, "
             "float32, Adam; rates next to zero, and the logit of stopping shifted until "
             "trajectories have the same mean length in every library. Fresh: that of the uniform "
-            "policy; long: that of the target. Libraries take turns; nothing is evaluated. The "
-            "graphs are those of gfnx's public configuration: 5 variables, BGe score of "
-            "100 rows, uniform prior, batch 128.",
+            "policy; long: that of the target. Libraries take turns; nothing is evaluated. Graphs "
+            "are as in gfnx's public configuration, of 5 variables, by the BGe score of 100 rows "
+            "(of a chain), with a uniform prior and batch 128; but objective and network are those "
+            "of the grids, not its modified detailed balance with a graph network.",
             "Milliseconds an update: median, quartiles, and the ratio to natgfn's Adam.",
             table(heads, rows),
             "Limits:",

@@ -60,7 +60,11 @@ class Worker:
             stderr=self._said,
             text=True,
         )
-        self.versions = self._answer()
+        try:
+            self.versions = self._answer()
+        except NatgfnError:
+            self.close()
+            raise
 
     def ask(self, what: str, **details: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
