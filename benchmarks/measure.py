@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from natgfn.algorithm import TrainState, advance, of_seed
 from natgfn.envs import AbstractEnv
 from natgfn.optim import AbstractRule
-from natgfn.policies import MLP, AbstractDesign, Flow, Network, Table
+from natgfn.policies import MLP, AbstractDesign, AbstractPolicy, Flow, Network, Table
+from natgfn.sampling import OnPolicy, rollout
 from natgfn.sources import AbstractSource, Fresh
 from natgfn.training import Setup, decide
 
@@ -100,6 +101,20 @@ class Timer:
         self.states, losses = advance(self.algorithm, self.states, jnp.array(updates))
         jax.block_until_ready(losses)
         return (time.perf_counter() - start) / updates
+
+
+DRAWS = 1024
+"""Trajectories from which a mean length is estimated."""
+
+
+def mean_length(env: AbstractEnv, policy: AbstractPolicy) -> float:
+    """The mean length of new trajectories, in steps."""
+    return float(_lengths(env, policy).mean())
+
+
+@eqx.filter_jit
+def _lengths(env, policy):
+    return rollout(env, policy, OnPolicy(), DRAWS, key=jax.random.key(0)).lengths
 
 
 def median_seconds(function: Callable[..., Any], *arguments: Any, rounds: int = 15) -> float:

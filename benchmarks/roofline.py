@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 from natgfn.envs import Hypergrid
 from natgfn.metrics import evaluate
 from natgfn.optim import AbstractRule, Adam, SampleSpace
-from natgfn.sampling import OnPolicy, rollout
+from natgfn.sampling import rollout
 from natgfn.statespace import StateSpace, enumerate_states
 
-from .measure import Measurement, Timer, Walker, inform, median_seconds
+from .measure import Measurement, Timer, Walker, inform, mean_length, median_seconds
 from .pages import as_rows, circumstances, limits_table, progress, table, write
 from .peers.workers.tasks import DEPTH, RATE, WIDTH, Task, offset_for
 
@@ -120,7 +120,10 @@ def _measure(
     def timer(offset: float) -> Timer:
         return Timer(space, RULES[rule], task.batch, Walker(offset, WIDTH, DEPTH))
 
-    whole = timer(offset_for(lambda offset: _length(space, timer(offset)), length))
+    def at(offset: float) -> float:
+        return mean_length(space, timer(offset).flow().forward)
+
+    whole = timer(offset_for(at, length))
     first = whole.seconds(1)
     updates = max(1, round(0.3 / whole.seconds(2)))
     seconds = float(np.median([whole.seconds(updates) for _ in range(rounds)]))
@@ -146,16 +149,6 @@ def _measure(
         "parts_over_whole": sum(parts.values()) / seconds,
         "evaluation": median_seconds(lambda: evaluate(space, whole.states.flow)[1], rounds=3),
     }
-
-
-def _length(space: StateSpace, timer: Timer) -> float:
-    paths = _draw_many(space, timer.flow().forward)
-    return float(paths.lengths.mean())
-
-
-@eqx.filter_jit
-def _draw_many(space, policy):
-    return rollout(space, policy, OnPolicy(), 1024, key=jax.random.key(0))
 
 
 @eqx.filter_jit

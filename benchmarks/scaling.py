@@ -16,10 +16,9 @@ from natgfn.algorithm import advance
 from natgfn.envs import Hypergrid
 from natgfn.optim import AbstractRule, Adam, SampleSpace
 from natgfn.policies import AbstractDesign, Table
-from natgfn.sampling import OnPolicy, rollout
 from natgfn.statespace import enumerate_states
 
-from .measure import Measurement, Timer, Walker, inform, median_seconds
+from .measure import Measurement, Timer, Walker, inform, mean_length, median_seconds
 from .pages import as_rows, circumstances, limits_table, progress, table, write
 
 RATE = 1e-9
@@ -100,13 +99,12 @@ def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
         return losses
 
     count = max(1, round(0.2 / median_seconds(run, 2, rounds=1)))
-    paths = rollout(space, timer.flow().forward, OnPolicy(), 1024, key=jax.random.key(0))
     trained = jax.tree.leaves(eqx.filter(timer.flow(), eqx.is_inexact_array))
     return {
         "batch": case.batch,
         "states": space.num_states,
         "parameters": sum(x.size for x in trained),
-        "steps": float(paths.lengths.mean()),
+        "steps": mean_length(space, timer.flow().forward),
         "seeds": case.seeds,
         "seconds": median_seconds(run, count, rounds=rounds) / count,
         "bytes": held + memory.temp_size_in_bytes,
@@ -164,8 +162,9 @@ def _page(results: dict[str, Any]) -> str:
 
 
 def _draw(results: dict[str, Any]) -> Figure:
-    names = ("batch", "states", "parameters", "steps", "seeds")
-    figure, axes = plt.subplots(2, len(names), figsize=(14, 5.5), layout="constrained")
+    names = list(dict.fromkeys(found["along"] for found in results["sweeps"]))
+    size = (2.8 * len(names), 5.5)
+    figure, axes = plt.subplots(2, len(names), figsize=size, squeeze=False, layout="constrained")
     for column, along in enumerate(names):
         for found in (f for f in results["sweeps"] if f["along"] == along):
             label = f"{found['rule']}{found['sweep'].removeprefix(along)}"

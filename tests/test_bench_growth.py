@@ -9,6 +9,8 @@ from benchmarks import roofline, scaling
 from benchmarks.measure import Measurement
 from benchmarks.peers.workers.tasks import Task
 from natgfn.cli.commands import app
+from natgfn.envs import Hypergrid
+from natgfn.statespace import enumerate_states
 
 
 def test_exponents_are_slopes_in_logarithms():
@@ -41,29 +43,53 @@ def test_a_limit_from_below_and_what_was_not_measured():
 
 
 def test_roofline_writes_its_page(tmp_path, monkeypatch):
-    small = Task("grid", 2, 4, 4)
-    monkeypatch.setattr(roofline, "TASKS", (small, small))
-    monkeypatch.setattr(roofline, "SHARES", {(small, "fresh"): 0.0, (small, "long"): 2.0})
+    parts = {"rollout": 1e-3, "objective and gradient": 2e-3, "rule": -1e-4}
+    made_up = {"seconds": 3e-3, "visits": 100.0, "useful": 1e9, "products": 0.0, "parts": parts}
+    made_up |= {"parts_over_whole": 0.97, "evaluation": 1e-2, "first_call_s": 1.0}
+    task = roofline.TASKS[1]
+    monkeypatch.setattr(roofline, "_measure", lambda *_: dict(made_up))
+    monkeypatch.setattr(roofline, "SHARES", {(task, "fresh"): 0.3, (task, "long"): 0.4})
     monkeypatch.setattr(roofline, "peak_flops", lambda _: 1e12)
     monkeypatch.setattr(roofline, "peak_bytes", lambda _: 1e9)
     assert roofline.bench_roofline(tmp_path, quick=True) == 1
     results = json.loads((tmp_path / "bench.roofline.quick.json").read_text())
     assert [row["verdict"] for row in results["limits"]] == ["ok", "MISSED"]
-    fresh, natural = results["tasks"][:2]
-    assert fresh["useful"] == pytest.approx(roofline.useful(fresh["visits"], 2, 3))
-    assert natural["products"] > fresh["products"] == 0
-    assert "4D" not in (tmp_path / "bench.roofline.quick.md").read_text()
+    assert (
+        "2D h8, batch 128, fresh, Adam | 3.00 |"
+        in (tmp_path / "bench.roofline.quick.md").read_text()
+    )
+
+
+def test_an_update_and_its_parts_are_measured():
+    task, space = Task("grid", 2, 4, 4), enumerate_states(Hypergrid(4))
+    found = roofline._measure(task, space, task.lengths["fresh"], "natural", 1)
+    assert found["visits"] == pytest.approx(4 * 3.0, rel=0.3)
+    assert found["useful"] == pytest.approx(roofline.useful(found["visits"], 2, 3))
+    assert found["products"] > 0
+    assert found["parts_over_whole"] == pytest.approx(
+        sum(found["parts"].values()) / found["seconds"]
+    )
 
 
 def test_scaling_writes_its_page(tmp_path, monkeypatch):
-    cases = tuple(scaling.Case("seeds, table", 3, 4, width=0, seeds=n) for n in (1, 5))
-    monkeypatch.setattr(scaling, "SWEEPS", {"seeds, table": cases})
-    monkeypatch.setattr(scaling, "SEEDS", 1e9)
-    assert scaling.bench_scaling(tmp_path, quick=True) == 0
+    def made_up(case, rule, rounds):
+        return {"seeds": case.seeds, "seconds": 1e-3 * case.seeds, "bytes": 2**20 * case.seeds}
+
+    sweep = "seeds, table"
+    monkeypatch.setattr(scaling, "SWEEPS", {sweep: scaling.SWEEPS[sweep]})
+    monkeypatch.setattr(scaling, "measure", made_up)
+    assert scaling.bench_scaling(tmp_path, quick=True) == 1  # five times one
     results = json.loads((tmp_path / "bench.scaling.quick.json").read_text())
-    assert [p["seeds"] for p in results["sweeps"][0]["points"]] == [1, 5]
-    assert results["sweeps"][0]["exponents"]["bytes"] > 0
+    assert results["sweeps"][0]["exponents"] == pytest.approx({"seconds": 1.0, "bytes": 1.0})
+    assert [row["value"] for row in results["limits"]] == pytest.approx([5.0, 5.0])
     assert "| seeds, table | Adam | 1, 5 |" in (tmp_path / "bench.scaling.quick.md").read_text()
+
+
+def test_time_and_memory_of_an_update_are_measured():
+    found = scaling.measure(scaling.Case("batch", side=3, batch=4, width=0), "Adam", rounds=1)
+    assert (found["batch"], found["states"], found["parameters"]) == (4, 18, 28)
+    assert found["bytes"] > 4 * found["parameters"]
+    assert found["seconds"] > 0
 
 
 def test_an_option_that_a_benchmark_does_not_have_is_one_line():

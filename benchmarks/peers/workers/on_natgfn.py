@@ -6,14 +6,13 @@ from dataclasses import replace
 import equinox as eqx
 import jax
 
-from benchmarks.measure import Timer, Walker
+from benchmarks.measure import Timer, Walker, mean_length
 from natgfn.dag import BGe, Prior, environment, load
 from natgfn.envs import Hypergrid
 from natgfn.optim import AbstractRule, Adam, SampleSpace
-from natgfn.sampling import OnPolicy, rollout
 from natgfn.training import Setup, decide
 
-from .serve import DRAWS, serve
+from .serve import serve
 from .tasks import DEPTH, RATE, WIDTH, Task, observations
 
 RULES: dict[str, AbstractRule] = {
@@ -41,15 +40,10 @@ class Sampler:
         self._timer = Timer(self._env, self._rule, self.batch, design)
 
     def length(self) -> float:
-        return float(_lengths(self._env, self._timer.flow().forward).mean())
+        return mean_length(self._env, self._timer.flow().forward)
 
     def update(self, count: int) -> None:
         self._timer.seconds(count)
-
-
-@eqx.filter_jit
-def _lengths(env, policy):
-    return rollout(env, policy, OnPolicy(), DRAWS, key=jax.random.key(0)).lengths
 
 
 if __name__ == "__main__":

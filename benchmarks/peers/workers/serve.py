@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from .tasks import Task, offset_for
 
 DRAWS = 1024
-"""Trajectories from which a mean length is estimated."""
+"""Trajectories from which a mean length is estimated, as in `benchmarks.measure`."""
 
 
 class Sampler(Protocol):
