@@ -6,15 +6,21 @@ from .certify import bench_certify
 from .dag import bench_dag
 from .factorised import bench_factorised
 from .neural import bench_neural
+from .peers import bench_peers
+from .roofline import bench_roofline
+from .scaling import bench_scaling
 from .structured import bench_structured
 from .tabular import bench_tabular
 
-BENCHMARKS: dict[str, Callable[[], int]] = {
+BENCHMARKS: dict[str, Callable[..., int]] = {
     "tabular": bench_tabular,
     "neural": bench_neural,
     "certify": bench_certify,
     "factorised": bench_factorised,
     "dag": bench_dag,
     "structured": bench_structured,
+    "peers": bench_peers,
+    "roofline": bench_roofline,
+    "scaling": bench_scaling,
 }
-"""Every benchmark; each prints its lines and returns the exit code."""
+"""Every benchmark; each prints its lines and returns the exit code. Some write `out` as well."""

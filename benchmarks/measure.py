@@ -5,37 +5,70 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from natgfn.algorithm import advance
+from natgfn.algorithm import TrainState, advance, of_seed
 from natgfn.envs import AbstractEnv
 from natgfn.optim import AbstractRule
-from natgfn.policies import AbstractDesign, Table
+from natgfn.policies import MLP, AbstractDesign, AbstractPolicy, Flow, Network, Table
+from natgfn.sampling import OnPolicy, rollout
 from natgfn.sources import AbstractSource, Fresh
 from natgfn.training import Setup, decide
 
 
 class Measurement(NamedTuple):
-    """A number, and the most it may be."""
+    """A number, and the most it may be, or the least."""
 
     what: str
     value: float
     limit: float
     unit: str = ""
+    at_least: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether the limit holds; what could not be measured, NaN, does not."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    @property
+    def verdict(self) -> str:
+        return "ok" if self.good else "MISSED"
 
     def report(self) -> bool:
         """Print the line; return whether the limit holds."""
-        good = self.value <= self.limit
-        verdict = "ok" if good else "MISSED"
         value, limit = f"{self.value:.3g}{self.unit}", f"{self.limit:g}{self.unit}"
-        print(f"{self.what:<60}{value:>10}   limit {limit:<8} {verdict}")
-        return good
+        bound = "least" if self.at_least else "limit"
+        print(f"{self.what:<60}{value:>10}   {bound} {limit:<8} {self.verdict}")
+        return self.good
 
 
 def inform(what: str, *values: str) -> None:
     """Print a line without a limit."""
     print(f"{what:<60}{values[0]:>10}   {'  '.join(values[1:])}".rstrip())
+
+
+class Walker(AbstractDesign):
+    """A network that seldom stops.
+
+    Attributes:
+        offset: added to the logit of stopping. A new network stops after a few steps, a trained
+            one near its modes; with this the new one does too, and all rules can be timed at the
+            same flow.
+        width: of each hidden layer.
+        depth: how many hidden layers.
+    """
+
+    offset: float
+    width: int = 32
+    depth: int = 2
+
+    def __call__(self, env: AbstractEnv, *, key, outputs=None) -> MLP:
+        network = Network(self.width, self.depth)(env, key=key, outputs=outputs)
+        return eqx.tree_at(
+            lambda n: n.rest[-1].bias, network, replace_fn=lambda b: b.at[-1].add(self.offset)
+        )
 
 
 class Timer:
@@ -48,16 +81,40 @@ class Timer:
         batch: int = 128,
         design: AbstractDesign = Table(),
         source: AbstractSource = Fresh(),
+        seeds: int = 1,
     ):
-        setup, _ = decide(Setup(env, rule, policy=design, batch=batch, source=source))
+        setup = Setup(env, rule, policy=design, batch=batch, source=source, seeds=seeds)
+        setup, _ = decide(setup)
         self.algorithm, self.states = setup.algorithm(), setup.start()
 
+    def state(self) -> TrainState:
+        """That of the first seed."""
+        return of_seed(self.states, 0)
+
+    def flow(self) -> Flow:
+        """The policies of the first seed."""
+        return self.state().flow
+
     def seconds(self, updates: int) -> float:
-        """Time of one update, over a compiled loop of several."""
+        """Time of one update of every seed, over a compiled loop of several."""
         start = time.perf_counter()
         self.states, losses = advance(self.algorithm, self.states, jnp.array(updates))
         jax.block_until_ready(losses)
         return (time.perf_counter() - start) / updates
+
+
+DRAWS = 1024
+"""Trajectories from which a mean length is estimated."""
+
+
+def mean_length(env: AbstractEnv, policy: AbstractPolicy) -> float:
+    """The mean length of new trajectories, in steps."""
+    return float(_lengths(env, policy).mean())
+
+
+@eqx.filter_jit
+def _lengths(env, policy):
+    return rollout(env, policy, OnPolicy(), DRAWS, key=jax.random.key(0)).lengths
 
 
 def median_seconds(function: Callable[..., Any], *arguments: Any, rounds: int = 15) -> float:

@@ -9,35 +9,23 @@ import jax
 import jax.numpy as jnp
 from rich.console import Console
 
-from natgfn.envs import AbstractEnv, DeceptiveGrid
+from natgfn.envs import DeceptiveGrid
 from natgfn.optim import AbstractRule, Adam, FisherAdam, SampleSpace
-from natgfn.policies import MLP, AbstractDesign, Network
 from natgfn.sampling import rollout
 from natgfn.solvers import KFAC
 from natgfn.sources import AbstractSource, Mixed, Replay, Teacher, revisit
 from natgfn.statespace import enumerate_states
 
-from .measure import Measurement, Timer, inform, median_ratio, median_seconds
+from .measure import Measurement, Timer, Walker, inform, median_ratio, median_seconds
 
 STOP = -4.5
-"""Added to the logit of stopping. A new network stops after two steps, a trained one after about
-a hundred; with this the new one does too, and all rules can be timed at the same flow."""
+"""Added to the logit of stopping: trajectories of about a hundred steps, as of a trained one."""
 
 RATE = 1e-9
 """Next to nothing, as the damping of `SampleSpace` below is next to infinite: the rules stay
 at that flow, and do the same work."""
 
 BASE = Adam(RATE, log_z_rate=RATE, clip=1.0)
-
-
-class Walker(AbstractDesign):
-    """The default network, but it seldom stops."""
-
-    def __call__(self, env: AbstractEnv, *, key, outputs=None) -> MLP:
-        network = Network()(env, key=key, outputs=outputs)
-        return eqx.tree_at(
-            lambda n: n.rest[-1].bias, network, replace_fn=lambda b: b.at[-1].add(STOP)
-        )
 
 
 IN_SAMPLE_SPACE = replace(SampleSpace.network(), damping=1e9, log_z_rate=RATE)
@@ -49,7 +37,7 @@ RULES: dict[str, tuple[AbstractRule, float]] = {
 SOURCES: dict[str, tuple[AbstractRule, AbstractSource]] = {
     "Adam, mixed batches": (BASE, Mixed()),
     "sample space, mixed batches": (IN_SAMPLE_SPACE, Mixed()),
-    "Adaptive Teacher": (BASE, Teacher(Walker(), BASE)),
+    "Adaptive Teacher": (BASE, Teacher(Walker(STOP), BASE)),
 }
 
 
@@ -68,7 +56,7 @@ def _measurements():
     space = enumerate_states(DeceptiveGrid(side=128))
 
     def timer(rule: AbstractRule, batch: int, source: AbstractSource = Replay()) -> Timer:
-        return Timer(space, rule, batch, Walker(), source)
+        return Timer(space, rule, batch, Walker(STOP), source)
 
     # Whole turns of every source: Replay has two kinds of batches, the Teacher four.
     for batch, updates in ((16, 12), (128, 4)):

@@ -367,12 +367,21 @@ def _import(target: str) -> Callable[..., Any]:
 @app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="A benchmark; natgfn list shows them.")],
+    out: Out = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Less of it, to see that it runs.")
+    ] = False,
 ) -> None:
     """Measure speed against its limits."""
     known = from_checkout("benchmarks", "bench").BENCHMARKS
     if name not in known:
         raise NatgfnError(f"no benchmark {name!r}: expected one of {', '.join(known)}")
-    raise typer.Exit(known[name]())
+    given = {"out": out} if out is not None else {}
+    given |= {"quick": True} if quick else {}
+    for option in given:
+        if option not in inspect.signature(known[name]).parameters:
+            raise NatgfnError(f"bench {name} has no --{option}: leave it out")
+    raise typer.Exit(known[name](**given))
 
 
 @app.command()
