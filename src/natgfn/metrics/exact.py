@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..policies import Flow, backward_table, forward_table
+from ..policies import AbstractPolicy, Flow, Tabular, backward_table, forward_table
 from ..statespace import StateSpace, exact_residuals, occupancy
 from . import distributions as d
 
@@ -24,6 +24,7 @@ def evaluate(
         (the target's `elbo` less $q$'s), `l1` (mean over objects), `modes` found, and the
         expected on-policy `loss` of squared trajectory balance; then the laws.
     """
+    flows = _read(space, flows)
     with jax.enable_x64(True):
         wide = jax.tree.map(
             lambda x: np.asarray(x, np.float64) if eqx.is_inexact_array(x) else x, flows
@@ -33,6 +34,31 @@ def evaluate(
         fresh = eqx.tree_at(lambda s: s.log_rewards, space, space.log_rewards.copy())
         metrics, laws = _evaluate(fresh, wide)
         return {name: np.asarray(value) for name, value in metrics.items()}, np.asarray(laws)
+
+
+@eqx.filter_jit
+def _read(space: StateSpace, flows: Flow) -> Flow:
+    """Flows whose networks are tables of their logits: computed as in training, the rest wide."""
+
+    def table(policy: AbstractPolicy, count: int) -> AbstractPolicy:
+        if not policy.by_visits:
+            return policy
+        arrays, static = eqx.partition(policy, eqx.is_array)
+
+        def of_seed(arrays):
+            some = min(count, _TOGETHER)
+            starts = some * jnp.arange(-(-count // some))
+            many = eqx.combine(arrays, static).many
+            found = jax.lax.map(lambda start: many(start + jnp.arange(some)), starts)
+            return found.reshape(-1, found.shape[-1])[:count]
+
+        return Tabular(jax.lax.map(of_seed, arrays))
+
+    tables = table(flows.forward, space.num_inner), table(flows.backward, space.num_states)
+    return eqx.tree_at(lambda flow: (flow.forward, flow.backward), flows, tables)
+
+
+_TOGETHER = 2**13  # states whose activations are kept at a time
 
 
 @eqx.filter_jit
