@@ -27,8 +27,8 @@ from ..policies import (
 )
 from ..sampling import PathLogProbs, Trajectories
 
-BLOCK = 2**20
-"""Numbers of the Jacobian that the Gram matrix is summed from at a time: 4 MB, for a cache."""
+BLOCK = 2**21
+"""Numbers of the Jacobian that the Gram matrix is summed from at a time: 8 MB, for a cache."""
 
 
 class Tape(eqx.Module):
