@@ -1,5 +1,6 @@
 """Annotations are checked at run time in every test, and hypothesis is made repeatable."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,12 @@ def world(request: pytest.FixtureRequest) -> World:
     return explore(WORLDS[request.param])
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: no search for garbage has to go through it again."""
+    gc.freeze()
+    gc.set_threshold(20_000)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Compile as fast as possible, unless a test is marked as one that trains for long."""
@@ -48,5 +55,5 @@ def _programs_are_let_go() -> Iterator[None]:
     """Each compiled program holds memory maps; with more than 65,530 the process would crash."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
+    if maps.exists() and maps.read_bytes().count(b"\n") > 50_000:
         jax.clear_caches()

@@ -74,9 +74,8 @@ def test_half_of_a_batch_comes_from_the_explorer():
     memory = algorithm.source.init(space, flow, key=jax.random.key(0))
     stubborn = memory.flow.forward.logits.at[:, -1].set(-50.0)
     memory = eqx.tree_at(lambda m: m.flow.forward.logits, memory, stubborn)
-    paths = algorithm.source.draw(
-        space, flow, algorithm.proposal, 6, memory, jnp.array(0), key=jax.random.key(1)
-    )
+    given = (space, flow, algorithm.proposal, 6, memory, jnp.array(0))
+    paths = jax.jit(lambda key: algorithm.source.draw(*given, key=key))(jax.random.key(1))
     assert np.asarray(paths.lengths)[3:].tolist() == [7, 7, 7]
     assert np.asarray(paths.lengths)[:3].min() < 7
 

@@ -92,7 +92,9 @@ class Plain:
         return np.log([*of_factors, *of_variables]).sum() - np.log(of_edges).sum()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+)
 def test_exact_on_trees(seed):
     graph = random_tree(seed, zeros=0.25 * (seed % 2))
     known = listed(graph)
@@ -128,7 +130,9 @@ def test_values_that_a_variable_does_not_have():
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.2])
-@pytest.mark.parametrize("seed", [2, 4, 8, 11])
+@pytest.mark.parametrize(
+    "seed", [2, 8, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (4, 11))]
+)
 def test_the_schedule_is_that_of_plain_python(seed, zeros):
     """On graphs with cycles, before convergence; also where factors are zero."""
     graph = random_graph(seed, zeros=zeros)

@@ -46,13 +46,18 @@ def hamming(one: str, other: str) -> int:
 @pytest.mark.parametrize(
     "env",
     [
-        BitSequences(8, 2),
         BitSequences(8, 4, modes=2),
-        BitSequences(8, 8),
-        AppendedBitSequences(8, 1),
         AppendedBitSequences(8, 2),
-        AppendedBitSequences(8, 4, seed=3),
-        AppendedBitSequences(16, 4),
+        *(
+            pytest.param(env, marks=pytest.mark.slow)
+            for env in (
+                BitSequences(8, 2),
+                BitSequences(8, 8),
+                AppendedBitSequences(8, 1),
+                AppendedBitSequences(8, 4, seed=3),
+                AppendedBitSequences(16, 4),
+            )
+        ),
     ],
 )
 def test_both_forms_are_sound(env):
@@ -61,7 +66,10 @@ def test_both_forms_are_sound(env):
     assert [finding.message for finding in findings if not finding.ok] == []
 
 
-@pytest.mark.parametrize(("length", "word"), [(8, 1), (8, 2), (8, 4), (8, 8)])
+@pytest.mark.parametrize(
+    ("length", "word"),
+    [(8, 2), *(pytest.param(8, word, marks=pytest.mark.slow) for word in (1, 4, 8))],
+)
 def test_the_numbers_of_states_and_paths_are_the_closed_forms(length, word):
     positions = length // word
     fill = enumerate_states(BitSequences(length, word))

@@ -203,6 +203,7 @@ def test_layer_coupling_is_that_of_the_block_diagonal():
     assert float(expected) > 1  # layers are far from independent
 
 
+@pytest.mark.slow
 @float64
 def test_an_objective_without_exact_gradient_is_judged_by_another_batch():
     algorithm, state = setting(Euclidean(), proposal=UniformMixture(0.2))
@@ -330,23 +331,50 @@ def test_certify_without_certificates_says_how_to_get_them(tmp_path):
     assert '{name="certificate", every=100}' in result.output
 
 
-def test_certify_says_where_numbers_are_lower_bounds_or_left_out(tmp_path, monkeypatch):
-    """On an environment that is not enumerated, with less effort than it takes."""
+SMALL = {"policy": Network(width=6, depth=1), "updates": 2, "batch": 8, "progress": False}
+
+
+@pytest.fixture
+def little_effort(monkeypatch):
+    """Certificates by sampled references, with less effort than they take."""
 
     def affordable(run, batch=None, *, complete=True, share=1.0):
         return Effort(rank=0, states=4, iterations=1, complete=complete, reference=2)
 
     monkeypatch.setattr(recertify, "affordable", affordable)
     monkeypatch.setattr(recertify, "grid", partial(recertify.grid, batches=(), dampings=(1.0,)))
-    env = ng.envs.AppendedBitSequences(length=24, word=4, modes=5, radius=8)
-    options = {"updates": 2, "batch": 8, "policy": Network(width=6, depth=1), "progress": False}
-    ng.train(env, **options, watch=(ng.watch.Certificate(1),), out=tmp_path)
+
+
+@pytest.mark.usefixtures("little_effort")
+def test_certify_says_where_numbers_are_lower_bounds_or_left_out(tmp_path, monkeypatch):
+    """On an environment that is not enumerated."""
+    told, full = [], recertify.full
+
+    def counted(run, tell):
+        return full(run, lambda: (told.append(None), tell()))
+
+    monkeypatch.setattr(recertify, "full", counted)
+    env = ng.envs.Hypergrid(side=4)
+    run = ng.train(env, Adam(), **SMALL, enumerate=False, watch=(), out=tmp_path)
     result = invoke("certify", tmp_path)
     assert result.exit_code == 0, result.output
     assert "the reference Fisher is sampled from 16 trajectories (2 batches)" in result.output
     assert "rho is a lower bound: 1 iterations did not find its limit" in result.output
     assert "direction_error and gradient_error left out: 1 iterations" in result.output
     assert "nan" not in result.output
+    assert recertify.products(run) == len(told)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("little_effort")
+def test_the_default_rule_of_a_network_is_certified_over_training(tmp_path):
+    env = ng.envs.AppendedBitSequences(length=24, word=4, modes=5, radius=8)
+    run = ng.train(env, **SMALL, watch=(ng.watch.Certificate(2),), out=tmp_path)
+    assert {"rho", "reference_error", "gradient_outside"} <= set(run.certificates)
+    # The only running mean of gradients is that of log Z, which says nothing of the policy.
+    assert "momentum_outside" not in run.certificates
+    result = invoke("certify", tmp_path)
+    assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.output.splitlines() if line.startswith(" 2 ")]
     assert rows[0][1] == ">="
 

@@ -35,14 +35,26 @@ ENV = Dags(random_weights(3, 1.0, 0))
 STOP = ENV.num_actions - 1
 
 
+def drawn(policy, num, seed):
+    """Trajectories of a policy."""
+    draw = jax.jit(lambda key: rollout(ENV, policy, OnPolicy(), num, key=key))
+    return draw(jax.random.key(seed))
+
+
+@functools.cache
 def small(depth=2):
     """A network in float64, and visits of its own with random weights."""
     policy = Network(4, depth)(ENV, key=jax.random.key(1))
     policy = jax.tree.map(lambda x: 3 * x.astype(float) if eqx.is_inexact_array(x) else x, policy)
-    paths = rollout(ENV, policy, OnPolicy(), 6, key=jax.random.key(2))
+    paths = drawn(policy, 6, 2)
     states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), paths.before)
     weights = np.random.default_rng(0).random(paths.live.size) * np.ravel(paths.live)
     return policy, Occupancy(states, jnp.asarray(weights))
+
+
+@functools.cache
+def surrogates_of_small(depth=2):
+    return surrogates(ENV, *small(depth))
 
 
 @functools.cache
@@ -111,7 +123,7 @@ def by_definition(name, label, states):
 @float64
 def test_every_surrogate_is_its_definition(depth):
     policy, occupancy = small(depth)
-    found, states = surrogates(ENV, policy, occupancy), of_states(policy, occupancy)
+    found, states = surrogates_of_small(depth), of_states(policy, occupancy)
     assert tuple(found) == NAMES
     for name, matrix in found.items():
         expected = by_definition(name, labels(policy), states)
@@ -127,8 +139,9 @@ def test_every_surrogate_is_its_definition(depth):
 def test_the_whole_is_the_fisher_of_the_library():
     policy, occupancy = small()
     place = [n for n, _, _ in labels(policy)]
-    expected = np.asarray(Fisher(ENV, policy, occupancy).as_matrix())[np.ix_(place, place)]
-    found = surrogates(ENV, policy, occupancy)[WHOLE]
+    matrix = jax.jit(lambda: Fisher(ENV, policy, occupancy).as_matrix())()
+    expected = np.asarray(matrix)[np.ix_(place, place)]
+    found = surrogates_of_small()[WHOLE]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -147,8 +160,7 @@ def test_a_child_is_its_parent_exactly_and_a_coin_for_itself():
 @float64
 def test_one_spectrum_has_both_errors():
     """Beside the library's own, each from a spectrum of its own, and the paper's bound."""
-    policy, occupancy = small()
-    found = surrogates(ENV, policy, occupancy)
+    found = surrogates_of_small()
     for name in NAMES[1:]:
         for damping in (1e-2, 1e-1):
             error = dag_blocks.errors(np.asarray(found[WHOLE]), np.asarray(found[name]), damping)
@@ -161,7 +173,7 @@ def test_visits_weigh_what_the_trajectory_fisher_counts():
     policy = Network(4, 1)(ENV, key=jax.random.key(1))
     found = dag_blocks.visits(ENV, policy, 20_000, jax.random.key(0))
     depth = np.asarray(found.states.edges.sum(axis=(1, 2)))
-    paths = rollout(ENV, policy, OnPolicy(), 20_000, key=jax.random.key(9))
+    paths = drawn(policy, 20_000, 9)
     expected = np.asarray(paths.live.mean(axis=1))
     shares = np.bincount(depth, found.weights, expected.size) / depth.size
     np.testing.assert_allclose(shares, expected, atol=0.05)

@@ -33,8 +33,6 @@ from natgfn.sampling import UniformMixture, rollout
 from natgfn.sources import Recall
 from paper.experiments import dag_synthetic
 
-pytestmark = pytest.mark.trains
-
 
 def a_table(rows: int = 60) -> pd.DataFrame:
     rng = np.random.default_rng(0)
@@ -49,6 +47,7 @@ def fitted() -> SampledPosterior:
 
 
 @pytest.mark.slow
+@pytest.mark.trains
 def test_a_short_training_ends_near_the_posterior(fitted: SampledPosterior):
     exact = exact_posterior(load(a_table()), prior=Prior(forbid=[("d", "a")]))
     errors = fitted.errors(exact)
@@ -74,6 +73,7 @@ def test_log_z_goes_as_far_as_a_poor_guide_asks():
 
 
 @pytest.mark.slow
+@pytest.mark.trains
 def test_samples_are_acyclic_repeatable_and_in_any_number(fitted: SampledPosterior):
     drawn = fitted.sample(501, seed=4)
     assert drawn.shape == (501, 4, 4)
@@ -83,6 +83,7 @@ def test_samples_are_acyclic_repeatable_and_in_any_number(fitted: SampledPosteri
 
 
 @pytest.mark.slow
+@pytest.mark.trains
 def test_the_top_graphs_are_those_of_the_exact_posterior(fitted: SampledPosterior):
     exact = exact_posterior(load(a_table()), prior=Prior(forbid=[("d", "a")]))
     _, expected = exact.top(5)
@@ -128,14 +129,18 @@ def test_recall_keeps_the_newest_and_draws_each_once():
     flow = Flow(policy, policy, jnp.array(0.0))
     memory = source.init(env, flow, key=jax.random.key(0))
     kept = []
+
+    @jax.jit
+    def gather(memory, key):
+        later = source.gather(env, flow, UniformMixture(1.0), 3, memory, key=key)
+        return later, rollout(env, policy, UniformMixture(1.0), 3, key=key)
+
     for round in range(3):
-        key = jax.random.key(round)
-        memory = source.gather(env, flow, UniformMixture(1.0), 3, memory, key=key)
-        new = rollout(env, policy, UniformMixture(1.0), 3, key=key)
+        memory, new = gather(memory, jax.random.key(round))
         kept = (kept + np.asarray(new.actions).T.tolist())[-5:]
     assert sorted(np.asarray(memory.actions).tolist()) == sorted(kept)
     args = (env, flow, UniformMixture(1.0), 5, memory, jnp.array(0))
-    drawn = source.draw(*args, key=jax.random.key(9))
+    drawn = jax.jit(lambda key: source.draw(*args, key=key))(jax.random.key(9))
     assert sorted(np.asarray(drawn.actions).T.tolist()) == sorted(kept)
     assert np.asarray(drawn.last.stopped).all()
     with pytest.raises(ValueError, match="at least the batch, 6"):
@@ -143,6 +148,7 @@ def test_recall_keeps_the_newest_and_draws_each_once():
 
 
 @pytest.mark.slow
+@pytest.mark.trains
 @pytest.mark.parametrize("rule", [Adam(1e-2), SampleSpace.network()])
 def test_any_rule_trains_without_an_enumeration(rule):
     env = Dags(random_weights(4, 1.0, 2))
@@ -157,6 +163,7 @@ def test_any_rule_trains_without_an_enumeration(rule):
 
 
 @pytest.mark.slow
+@pytest.mark.trains
 def test_the_transformer_trains():
     env = Dags(random_weights(3, 1.0, 2))
     algorithm = algorithm_for(env, rule=Adam(3e-3), source=Recall(capacity=64), batch=16)
@@ -177,6 +184,7 @@ def test_scores_by_name():
 
 
 @pytest.mark.slow
+@pytest.mark.trains
 def test_everything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     a_table().to_csv("data.csv", index=False)

@@ -21,9 +21,11 @@ SMALL = Transformer(width=8, depth=2, heads=2, feed=12)
 
 
 def some_states(env: Dags, count: int = 20) -> Dag:
-    paths = rollout(env, UniformPolicy(env.num_actions), OnPolicy(), count, key=jax.random.key(3))
+    policy = UniformPolicy(env.num_actions)
+    draw = jax.jit(lambda key: rollout(env, policy, OnPolicy(), count, key=key))
+    paths = draw(jax.random.key(3))
     times = np.random.default_rng(0).integers(0, np.asarray(paths.lengths))
-    return jax.tree.map(lambda x: x[times, jnp.arange(count)], paths.states)
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[times, np.arange(count)]), paths.states)
 
 
 def by_definition(policy: LinearTransformer, edges: np.ndarray) -> np.ndarray:
@@ -154,12 +156,12 @@ def test_the_guide_is_what_its_definition_says(number: int | None):
     table[2, np.arange(32) & 1 == 0] = -np.inf  # 0 -> 2 is required
     env = Dags(table)
     guide, states = Guide.of(env, number), some_states(env)
-    found = np.asarray(guide.many(states))
+    found, mask = jax.jit(lambda x: (guide.many(x), jax.vmap(env.forward_mask)(x)))(states)
     assert np.all(np.sum(guide.power > 0, axis=0) == (number or 4))
     gains = guide.gains.view(np.float32).astype(float)
     table[2] = np.maximum(table[2], table[2, np.arange(32) | 1])
     source, target = env.pairs
-    valid = np.asarray(jax.vmap(env.forward_mask)(states))[:, :-1]
+    found, valid = np.asarray(found), np.asarray(mask)[:, :-1]
     for state in range(20):
         edges, reached = (np.asarray(x[state]) for x in (states.edges, states.reached))
         edge, stop = guide_logits(table, guide.power > 0, gains, edges, reached, required=1)

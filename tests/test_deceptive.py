@@ -33,7 +33,7 @@ def env(request):
     return SMALL[request.param]
 
 
-@pytest.fixture(scope="module", params=[128, 256])
+@pytest.fixture(scope="module", params=[128, pytest.param(256, marks=pytest.mark.slow)])
 def large(request):
     return enumerate_states(DeceptiveGrid(request.param))
 

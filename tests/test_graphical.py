@@ -26,7 +26,9 @@ def an_order(graph: FactorGraph, how: str, seed: int):
     return tuple(np.random.default_rng(seed).permutation(graph.num_variables).tolist())
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))]
+)
 def test_everything_against_a_list_of_all_assignments(seed):
     graph = random_graph(seed)
     known = listed(graph)

@@ -175,7 +175,9 @@ def test_a_run_made_in_python_is_opened_again():
     assert natgfn("resume", "run").exit_code == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+)
 def test_a_law_that_sees_too_little_is_the_law_of_its_samples(seed: int):
     graph = random_graph(seed + 20, zeros=0.4, most=5)
     env = ng.envs.Assignments(graph)

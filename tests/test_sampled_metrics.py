@@ -105,7 +105,15 @@ class Case:
         return jax.tree.map(lambda x: np.asarray(x)[places], self.space.terminals)
 
 
-@pytest.fixture(scope="module", params=itertools.product(ENVS, (False, True)), ids=str)
+CASES = [("grid", False), ("tree", True)]
+LONGER = [case for case in itertools.product(ENVS, (False, True)) if case not in CASES]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LONGER)],
+    ids=str,
+)
 def case(request):
     name, enumerated = request.param
     return Case(ENVS[name], enumerated)

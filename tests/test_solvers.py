@@ -316,7 +316,8 @@ def network():
         make = Network(width=5)
         flow = Flow(make(space, key=jax.random.key(1)), Uniform().backward(space), jnp.array(0.3))
         flow = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, flow)
-        paths = rollout(space, flow.forward, OnPolicy(), 7, key=jax.random.key(2))
+        draw = jax.jit(lambda key: rollout(space, flow.forward, OnPolicy(), 7, key=key))
+        paths = draw(jax.random.key(2))
         params, static = eqx.partition(flow, eqx.is_inexact_array)
         flat, unravel = ravel_pytree(params)
 
@@ -328,7 +329,7 @@ def network():
 
         laws = {"proposal": OnPolicy(), "reference": None, "weighting": Weighting()}
         batch = evaluate(TrajectoryBalance(), space, flow, paths, whole=True, **laws)
-        return space, flow, batch, np.asarray(jax.jacobian(residuals)(flat)), unravel
+        return space, flow, batch, np.asarray(jax.jit(jax.jacobian(residuals))(flat)), unravel
 
 
 @float64

@@ -107,7 +107,7 @@ class Effort(NamedTuple):
         count = self.rank + 2 * (2 + self.sides * self.iterations)
         if self.complete:
             less = self.less()
-            count += 2 * self.iterations + 5  # two solves, norms and residuals
+            count += 2 * self.iterations + 4  # two solves, two norms and two residuals
             count += 1 + arrays * ((less.rank if self.rank else 0) + 2 + 2 * less.iterations)
         return count
 

@@ -17,7 +17,7 @@ T = TypeVar("T", bound=PyTree)
 
 def repeat(unfinished: Callable[[T], Bool[Array, ""]], step: Callable[[T], T], carry: T) -> T:
     """`step` for as long as `unfinished`."""
-    if _is_traced(carry):
+    if is_traced(carry):
         return jax.lax.while_loop(unfinished, step, carry)
     while unfinished(carry):
         carry = step(carry)
@@ -26,10 +26,11 @@ def repeat(unfinished: Callable[[T], Bool[Array, ""]], step: Callable[[T], T], c
 
 def one_by_one(function: Callable[[Array], Array], each: Array) -> Array:
     """A function of each row, one after the other."""
-    if _is_traced(each):
+    if is_traced(each):
         return jax.lax.map(function, each)
     return jnp.stack([function(row) for row in each])
 
 
-def _is_traced(tree: PyTree) -> bool:
+def is_traced(tree: PyTree) -> bool:
+    """Whether this is part of a program that is being compiled, or of a question about shapes."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))

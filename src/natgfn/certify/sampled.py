@@ -34,7 +34,7 @@ from ..policies import AbstractPolicy, Flow
 from ..sampling import OnPolicy, rollout
 from .conditioning import movement
 from .effort import Effort, Look, Vector
-from .loops import one_by_one
+from .loops import is_traced, one_by_one
 from .pencil import (
     Inverse,
     Metric,
@@ -112,7 +112,7 @@ def look_at_visits(
     all_, seen, left, right = map(visits_product, (fisher, surrogate, *parts))
 
     def told(x):
-        if tell is not None:
+        if tell is not None and not is_traced(x):
             jax.block_until_ready(x)
             tell()
         return x
