@@ -40,7 +40,7 @@ class Batch(eqx.Module):
         pull: $x \mapsto J^\top x = \sum_i x_i \nabla \delta_i$.
         scores: $v \mapsto z_i^\top v$, the change of every $\log q_\theta(\tau_i)$ along a change
             of the forward policy.
-        tape: what $J$ is made of, where the forward policy is a perceptron and the rule asked.
+        tape: $J$ itself, where the forward policy is a perceptron and the rule asked.
         potential: $f(x_i)$, the gradient of a functional of the terminal law, if there is one.
     """
 
@@ -129,7 +129,7 @@ def evaluate(
         paths = replace(paths, visits=Visits.of(env, before, paths.live.ravel()))
     delta, probs, push, pull = _linearised(objective, env, flow, paths)
     tape = None
-    if whole and objective.by_trajectory and Tape.fits(flow):
+    if whole and objective.by_trajectory and Tape.fits(flow, paths.actions.shape[1]):
         assert paths.visits is not None
         tape = Tape.of(flow, paths, paths.visits, probs)
         push, pull = tape.push, tape.pull
