@@ -1,5 +1,7 @@
 """How the time and the memory of an update grow, as exponents of what it grows with."""
 
+import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +14,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from natgfn.algorithm import advance
+from natgfn.algorithm import advance_one, of_seed
 from natgfn.envs import Hypergrid
 from natgfn.optim import AbstractRule, Adam, SampleSpace
 from natgfn.policies import AbstractDesign, Table
 from natgfn.statespace import enumerate_states
 
-from .measure import Measurement, Timer, Walker, inform, mean_length, median_seconds
+from .measure import Measurement, Timer, Walker, inform, mean_length
 from .pages import as_rows, circumstances, limits_table, progress, table, write
 
 RATE = 1e-9
@@ -90,15 +92,16 @@ def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
     design: AbstractDesign = Walker(case.offset, case.width) if case.width else Table()
     rules = RULES["network" if case.width else "table"]
     timer = Timer(space, rules[rule], case.batch, design, seeds=case.seeds)
-    program = cast(Any, advance).lower(timer.algorithm, timer.states, jnp.array(1)).compile()
+    one = of_seed(timer.states, 0)
+    program = cast(Any, advance_one).lower(timer.algorithm, one, jnp.array(1)).compile()
     memory = program.compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    # States of all seeds, and what as many programs need as run side by side.
+    side_by_side = min(case.seeds, os.cpu_count() or 1)
+    total = case.seeds * held + side_by_side * memory.temp_size_in_bytes
 
-    def run(count: int):
-        timer.states, losses = program(timer.algorithm, timer.states, jnp.array(count))
-        return losses
-
-    count = max(1, round(0.2 / median_seconds(run, 2, rounds=1)))
+    timer.seconds(2)
+    count = max(1, round(0.2 / timer.seconds(2)))
     trained = jax.tree.leaves(eqx.filter(timer.flow(), eqx.is_inexact_array))
     return {
         "batch": case.batch,
@@ -106,8 +109,8 @@ def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
         "parameters": sum(x.size for x in trained),
         "steps": mean_length(space, timer.flow().forward),
         "seeds": case.seeds,
-        "seconds": median_seconds(run, count, rounds=rounds) / count,
-        "bytes": held + memory.temp_size_in_bytes,
+        "seconds": statistics.median(timer.seconds(count) for _ in range(rounds)),
+        "bytes": total,
     }
 
 

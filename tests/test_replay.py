@@ -330,7 +330,7 @@ def test_mixed_batches_count_as_on_policy(small):
 
 def test_noise_is_in_proportion_to_each_array_of_the_forward_policy(small):
     flow = networks(small)
-    perturb = eqx.filter_jit(jax.vmap(Perturbed(noise=0.3).perturb, (None, 0)))
+    perturb = eqx.filter_jit(eqx.filter_vmap(Perturbed(noise=0.3).perturb, in_axes=(None, 0)))
     moved = perturb(flow, jax.random.split(jax.random.key(0), 400))
     arrays = (eqx.filter(f.forward, eqx.is_inexact_array) for f in (flow, moved))
     for before, after in zip(*map(jax.tree.leaves, arrays), strict=True):

@@ -201,7 +201,7 @@ def advance(
 
     def go(seed: int, part: int) -> None:
         with jax.enable_x64(wide):  # threads have settings of their own
-            seeds[seed], total = _advance(algorithm, seeds[seed], jnp.array(part))
+            seeds[seed], total = advance_one(algorithm, seeds[seed], jnp.array(part))
             totals[seed] = jax.block_until_ready(totals[seed] + total)
 
     if number == 1:
@@ -216,7 +216,7 @@ def advance(
 
 
 @eqx.filter_jit(donate="all-except-first")
-def _advance(
+def advance_one(
     algorithm: Algorithm, state: TrainState, count: Int[Array, ""]
 ) -> tuple[TrainState, Float[Array, ""]]:
     """`count` updates of one seed, and the sum of their losses.

@@ -50,9 +50,9 @@ def _read(space: StateSpace, flows: Flow) -> Flow:
             starts = some * jnp.arange(-(-count // some))
             many = eqx.combine(arrays, static).many
             found = jax.lax.map(lambda start: many(start + jnp.arange(some)), starts)
-            return found.reshape(-1, found.shape[-1])[:count]
+            return Tabular(found.reshape(-1, found.shape[-1])[:count])
 
-        return Tabular(jax.lax.map(of_seed, arrays))
+        return jax.lax.map(of_seed, arrays)
 
     tables = table(flows.forward, space.num_inner), table(flows.backward, space.num_states)
     return eqx.tree_at(lambda flow: (flow.forward, flow.backward), flows, tables)
