@@ -1,8 +1,9 @@
-"""How trajectories ask a policy for its logits: never twice in the same state."""
+"""How trajectories ask a policy for its actions: never twice in the same state."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -17,20 +18,25 @@ FEW = 512
 """States that are evaluated beforehand: fewer take less time than looking for new ones."""
 
 
+Law: TypeAlias = Callable[[State, Array], Array]
+"""From states along a leading axis and their logits to the cumulative probabilities of actions."""
+
+
 class AbstractAsking(eqx.Module):
-    """Logits for the states of a batch, step by step, and what is carried from step to step."""
+    """Laws of the next action, step by step, and what is carried from step to step."""
 
     policy: eqx.AbstractVar[AbstractPolicy]
+    law: eqx.AbstractVar[Law]
 
     @abstractmethod
     def start(self) -> Any:
         """What is carried into the first step."""
 
     @abstractmethod
-    def logits(
+    def cumulative(
         self, states: State, live: Bool[Array, " n"], asked: Any
     ) -> tuple[Float[Array, "n actions"], Any]:
-        """The logits of states along a leading axis, anything where not `live`; what is carried."""
+        """The law of states along a leading axis, any where not `live`; and what is carried."""
 
     @abstractmethod
     def visits(self, asked: Any, states: State, live: Bool[Array, "times n"]) -> Visits | None:
@@ -38,32 +44,33 @@ class AbstractAsking(eqx.Module):
 
 
 def asking(
-    env: AbstractEnv, policy: AbstractPolicy, num: int, *, backwards: bool = False
+    env: AbstractEnv, policy: AbstractPolicy, law: Law, num: int, *, backwards: bool = False
 ) -> AbstractAsking:
     """The way that suits a policy, for `num` trajectories from the source, or back to it."""
     if not policy.by_visits:
-        return Plain(policy)
+        return Plain(policy, law)
     rows = num * env.max_steps
     if isinstance(env, StateSpace):
         numbers = env.num_states if backwards else env.num_inner
         if numbers <= FEW:
-            return Everywhere(policy, numbers)
+            return Everywhere(policy, law, numbers)
         rows = min(rows, numbers)
-    return Once(policy, env, num, rows)
+    return Once(policy, law, env, num, rows)
 
 
 class Plain(AbstractAsking):
     """Every state in every step."""
 
     policy: AbstractPolicy
+    law: Law
 
     def start(self) -> None:
         return None
 
-    def logits(
+    def cumulative(
         self, states: State, live: Bool[Array, " n"], asked: None
     ) -> tuple[Float[Array, "n actions"], None]:
-        return self.policy.many(states, live), None
+        return self.law(states, self.policy.many(states, live)), None
 
     def visits(self, asked: None, states: State, live: Bool[Array, "times n"]) -> None:
         return None
@@ -73,12 +80,14 @@ class Everywhere(AbstractAsking):
     """All states of an enumerated environment beforehand; a step is then a look-up."""
 
     policy: AbstractPolicy
+    law: Law
     num_states: int
 
     def start(self) -> Float[Array, "states actions"]:
-        return self.policy.many(jnp.arange(self.num_states))
+        every = jnp.arange(self.num_states)
+        return self.law(every, self.policy.many(every))
 
-    def logits(
+    def cumulative(
         self, states: State, live: Bool[Array, " n"], asked: Float[Array, "states actions"]
     ) -> tuple[Float[Array, "n actions"], Float[Array, "states actions"]]:
         return asked.at[states].get(mode="clip"), asked
@@ -104,12 +113,14 @@ class Once(AbstractAsking):
 
     Attributes:
         policy: what is asked.
+        law: of the next action.
         env: the environment.
         num: trajectories.
         rows: the most that can be evaluated.
     """
 
     policy: AbstractPolicy
+    law: Law
     env: AbstractEnv
     num: int
     rows: int
@@ -126,7 +137,7 @@ class Once(AbstractAsking):
             jnp.full(self.env.num_states, -1) if isinstance(self.env, StateSpace) else None,
         )
 
-    def logits(
+    def cumulative(
         self, states: State, live: Bool[Array, " n"], asked: Asked
     ) -> tuple[Float[Array, "n actions"], Asked]:
         new, row, mine = live, asked.row, jnp.arange(self.num)
@@ -150,7 +161,7 @@ class Once(AbstractAsking):
             logits,
             row,
         )
-        return logits[place], after
+        return self.law(states, logits[place]), after
 
     def _first(self, states: State, count: Int[Array, ""]) -> Float[Array, "n actions"]:
         """The logits of the first `count` states, from the smallest of some programs."""

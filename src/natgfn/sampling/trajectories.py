@@ -71,13 +71,16 @@ def rollout(
         keep: whether to keep what the policy said (`Trajectories.visits`), for whoever evaluates
             the same policy along the trajectories.
     """
-    ask = asking(env, policy, num)
+
+    def law(states, logits):
+        mask = jax.vmap(env.forward_mask)(states)
+        return jnp.cumsum(jnp.exp(proposal(policy.log_probs(logits, mask), mask)), axis=-1)
+
+    ask = asking(env, policy, law, num)
 
     def act(states, live, uniform, asked):
-        logits, asked = ask.logits(states, live, asked)
-        mask = jax.vmap(env.forward_mask)(states)
-        log_pf = policy.log_probs(logits, mask)
-        actions = invert_cdf(jnp.exp(proposal(log_pf, mask)), uniform)
+        cdf, asked = ask.cumulative(states, live, asked)
+        actions = pick(cdf, uniform)
         return actions, jax.vmap(env.step)(states, actions), asked
 
     start = jax.tree.map(lambda x: jnp.repeat(x[None], num, axis=0), env.init())
@@ -109,12 +112,15 @@ def rollback(
 ) -> Trajectories:
     """Draw a trajectory to each of the terminal states `ends` from the backward policy."""
 
-    ask = asking(env, policy, jax.tree.leaves(ends)[0].shape[0], backwards=True)
+    def law(states, logits):
+        log_pb = policy.log_probs(logits, jax.vmap(env.backward_mask)(states))
+        return jnp.cumsum(jnp.exp(log_pb), axis=-1)
+
+    ask = asking(env, policy, law, jax.tree.leaves(ends)[0].shape[0], backwards=True)
 
     def act(states, live, uniform, asked):
-        logits, asked = ask.logits(states, live, asked)
-        log_pb = policy.log_probs(logits, jax.vmap(env.backward_mask)(states))
-        actions = invert_cdf(jnp.exp(log_pb), uniform)
+        cdf, asked = ask.cumulative(states, live, asked)
+        actions = pick(cdf, uniform)
         return actions, jax.vmap(env.undo)(states, actions), asked
 
     def at_source(states):
@@ -199,11 +205,19 @@ def invert_cdf(
 ) -> Int[Array, "*#batch"]:
     """The action at which the cumulative probability passes `uniform`.
 
-    One uniform number an action draw, instead of a Gumbel for each action. Scaling by the
-    last cumulative sum keeps the target strictly below it (JAX draws at most one minus an
+    One uniform number an action draw, instead of a Gumbel for each action.
+    """
+    return pick(jnp.cumsum(probabilities, axis=-1), uniform)
+
+
+def pick(
+    cdf: Float[Array, "*#batch actions"], uniform: Float[Array, "*#batch"]
+) -> Int[Array, "*#batch"]:
+    """The same, from cumulative probabilities.
+
+    Scaling by the last one keeps the target strictly below it (JAX draws at most one minus an
     ulp of 1), so an action of probability zero is never chosen.
     """
-    cdf = jnp.cumsum(probabilities, axis=-1)
     return jnp.sum(uniform[..., None] * cdf[..., -1:] >= cdf, axis=-1)
 
 
