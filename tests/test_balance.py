@@ -226,11 +226,13 @@ def test_the_iterated_step_solves_the_dense_system():
         metric = jacobian.T @ (weights[:, None] * jacobian) / batch.size
         right = jacobian.T @ (weights * batch.residuals) / batch.size
         dense = jnp.linalg.solve(metric + 0.3 * jnp.eye(flat.size), right)
-        found = ng.solvers.proximal_step(ScoreFisher(space, flow, batch), 0.3)
-        return dense, jax.flatten_util.ravel_pytree(found)[0]
+        found, taken = ng.solvers.proximal_step(ScoreFisher(space, flow, batch), 0.3)
+        found = jax.flatten_util.ravel_pytree(found)[0]
+        return dense, found, taken - jacobian @ found
 
-    dense, found = on_batch(world, flow, steps, objective=SubTrajectoryBalance())
+    dense, found, none = on_batch(world, flow, steps, objective=SubTrajectoryBalance())
     assert np.linalg.norm(dense - found) < 2e-3 * np.linalg.norm(dense)
+    np.testing.assert_allclose(none, 0, atol=1e-9)
 
 
 SAMPLED = ng.occupancy.Sampled()

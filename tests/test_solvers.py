@@ -243,7 +243,7 @@ def test_the_pseudo_inverse_refuses_outer_products_of_scores():
 
 def sample_space(space, flow, batch):
     fisher = ScoreFisher(space, flow, batch)
-    return fisher.gram(), jax.tree.map(jnp.negative, proximal_step(fisher, 1e-2))
+    return fisher.gram(), jax.tree.map(jnp.negative, proximal_step(fisher, 1e-2)[0])
 
 
 @float64
@@ -364,13 +364,16 @@ def test_the_proximal_step_is_its_argmin(network, scaled):
     centre, damping = random.normal(size=inverse.size), 0.03
     scale = unravel(jnp.asarray(inverse)) if scaled else None
     fisher = ScoreFisher(space, flow, batch)
-    step = proximal_step(fisher, damping, unravel(jnp.asarray(centre)), scale)
+    step, taken = proximal_step(fisher, damping, unravel(jnp.asarray(centre)), scale)
     product = jacobian.T @ (jacobian @ centre) / 7
     np.testing.assert_allclose(flatten(fisher.mv(unravel(jnp.asarray(centre)))), product, rtol=1e-9)
     metric = damping * np.diag(1 / inverse)
     matrix = jacobian.T @ jacobian / 7 + metric
     expected = np.linalg.solve(matrix, jacobian.T @ batch.residuals / 7 + metric @ centre)
     np.testing.assert_allclose(flatten(step), expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(taken, jacobian @ flatten(step), rtol=1e-6, atol=1e-9)
+    scores = flatten(batch.scores(step.forward))
+    np.testing.assert_allclose(batch.scores_along(step, taken), scores, rtol=1e-6, atol=1e-9)
 
 
 def test_a_table_has_no_scale_in_sample_space():

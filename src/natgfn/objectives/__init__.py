@@ -19,4 +19,6 @@ from .penalties import Squared as Squared
 from .penalties import curvature as curvature
 from .penalties import huber as huber
 from .penalties import slope as slope
+from .tape import Kept as Kept
+from .tape import Passing as Passing
 from .transport import Transport as Transport

@@ -21,7 +21,7 @@ from ..sampling import (
 )
 from .base import AbstractObjective, surplus
 from .penalties import curvature, slope
-from .tape import Tape
+from .tape import AbstractTape, Kept, record
 
 
 class Batch(eqx.Module):
@@ -40,7 +40,7 @@ class Batch(eqx.Module):
         pull: $x \mapsto J^\top x = \sum_i x_i \nabla \delta_i$.
         scores: $v \mapsto z_i^\top v$, the change of every $\log q_\theta(\tau_i)$ along a change
             of the forward policy.
-        tape: $J$ itself, where the forward policy is a perceptron and the rule asked.
+        tape: $J$ at a perceptron, where the rule asked.
         potential: $f(x_i)$, the gradient of a functional of the terminal law, if there is one.
     """
 
@@ -55,7 +55,7 @@ class Batch(eqx.Module):
     push: Callable[[Flow], Float[Array, " rows"]]
     pull: Callable[[Float[Array, " rows"]], Flow]
     scores: Callable[[AbstractPolicy], Float[Array, " n"]]
-    tape: Tape | None = None
+    tape: AbstractTape | None = None
     potential: Float[Array, " n"] | None = None
 
     @property
@@ -82,6 +82,15 @@ class Batch(eqx.Module):
         (more,) = jax.linear_transpose(self.scores, gradient.forward)(centred)
         forward = jax.tree.map(jnp.add, gradient.forward, more)
         return eqx.tree_at(lambda flow: flow.forward, gradient, forward)
+
+    def scores_along(self, change: Flow, moved: Float[Array, " rows"]) -> Float[Array, " n"]:
+        r"""$z_i^\top v$ along a change whose product $J v$ is known.
+
+        Where nothing but the forward policy and $\log Z$ is trained, that is all it takes.
+        """
+        if self.tape is not None:
+            return moved - change.log_z
+        return self.scores(change.forward)
 
     def require_residuals_only(self, what: str) -> None:
         """Raise `ValueError` if there is more to the objective than its residuals."""
@@ -129,10 +138,10 @@ def evaluate(
         paths = replace(paths, visits=Visits.of(env, before, paths.live.ravel()))
     delta, probs, push, pull = _linearised(objective, env, flow, paths)
     tape = None
-    if whole and objective.by_trajectory and Tape.fits(flow, paths.actions.shape[1]):
-        assert paths.visits is not None
-        tape = Tape.of(flow, paths, paths.visits, probs)
-        push, pull = tape.push, tape.pull
+    if whole and objective.by_trajectory and paths.visits is not None:
+        tape = record(flow, paths, paths.visits, probs)
+        if isinstance(tape, Kept):
+            push, pull = tape.push, tape.pull
     paths = replace(paths, visits=None)
     mask = probs.actions > -jnp.inf
 

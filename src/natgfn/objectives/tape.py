@@ -1,23 +1,28 @@
 r"""The Jacobian of trajectory balance at a perceptron, from its activations.
 
 In a layer with the matrix $M$ of `policies.layers`, the gradient of the residual of trajectory $i$
-is $\sum_{t} g_t\, \bar a(s_t)^\top$ over its visits, with $g_t$ the slope $e_{a_t} - \pi(s_t)$
-propagated back to the layer's output. Activations are computed once for each distinct state.
+is $\sum_{t} \bar a(s_t)\, g_t^\top$ over its visits, with $g_t$ the slope $e_{a_t} - \pi(s_t)$
+propagated back to the layer's output. These rows of $J$ are kept where trajectories are long, for
+all products with them. Where they are short, to go through the network again takes less time than
+through such rows in memory: those of a few inputs are made for the Gram matrix, and not kept.
 """
+
+from abc import abstractmethod
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..policies import (
     MLP,
     Flow,
-    Matrices,
     Visits,
     activations,
     collect,
     dense,
+    gates,
     matrices,
     propagate,
     with_matrices,
@@ -25,114 +30,218 @@ from ..policies import (
 from ..sampling import PathLogProbs, Trajectories
 
 MOST = 2**26
-"""Numbers in the rows of a batch, at most: a quarter of a gigabyte."""
+"""Numbers that a tape holds at most: a quarter of a gigabyte."""
 
-BLOCK = 2**21
-"""Numbers of the rows that the Gram matrix is summed from at a time: 8 MB, for a cache."""
+BLOCK = 2**20
+"""Numbers of the rows from which the Gram matrix is summed at a time: 4 MB, for a cache."""
 
 SHORT = 32
 """Steps of a batch for which a program of its own is compiled, where trajectories can be longer."""
 
+KEPT = 16
+"""Steps of trajectories beyond which rows are kept."""
 
-class Tape(eqx.Module):
-    """The rows of $J$, layer by layer: of a flow whose forward policy is a perceptron, and of which
-    no other part but $\\log Z$ has parameters.
+
+Layers: TypeAlias = tuple[Float[Array, "n _ _"], ...]
+"""Of each trajectory, layer by layer."""
+
+
+class AbstractTape(eqx.Module):
+    """What is known of $J$ at a flow whose forward policy is a perceptron, and of which no other
+    part but $\\log Z$ has parameters."""
+
+    @abstractmethod
+    def gram(self, scale: Flow | None = None, block: int = BLOCK) -> Float[Array, "n n"]:
+        r"""$J D^{-1} J^\top$ for the diagonal `scale` of $D^{-1}$, ones if None.
+
+        `block` is how many numbers are made at a time.
+        """
+
+
+def record(
+    flow: Flow, paths: Trajectories, visits: Visits, probs: PathLogProbs
+) -> AbstractTape | None:
+    """The tape of trajectories whose forward policy is evaluated on the rows of `visits`; None if
+    there is none, or it would be too large."""
+    policy, (times, num) = flow.forward, paths.live.shape
+    others = eqx.filter((flow.backward, flow.states), eqx.is_inexact_array)
+    if not isinstance(policy, MLP) or jax.tree.leaves(others):
+        return None
+    shapes = [m.shape for m in matrices(policy)]
+    if num * sum(i * o if times > KEPT else times * (i + o) for i, o in shapes) > MOST:
+        return None
+
+    def inputs_of(states):
+        found, _ = activations(policy, states)
+        return tuple(dense(x, wide) for x, (wide, _) in zip(found, shapes, strict=True))
+
+    known = isinstance(visits.count, int)
+    inputs = inputs_of(visits.states) if known else collect(visits.states, visits.count, inputs_of)
+    taken = jax.nn.one_hot(paths.actions, probs.actions.shape[-1], dtype=probs.actions.dtype)
+    slopes = jnp.where(paths.live[..., None], taken - jnp.exp(probs.actions), 0)
+    place = visits.place.reshape(times, num)
+
+    def along(steps: int) -> tuple[Layers, Layers]:
+        """The inputs and the propagated slopes of each layer in every visit, trajectories first."""
+        at = place[:steps].T.ravel()
+        there = [x[at] for x in inputs]
+        back = propagate(policy, there, jnp.swapaxes(slopes[:steps], 0, 1).reshape(len(at), -1))
+        return _apart(there, num), _apart(back, num)
+
+    if times <= KEPT:
+        few = None
+        if known and len(inputs[0]) < num:
+            few = Few.of(policy, inputs[-2], inputs[-1], place, slopes)
+        return Passing(*along(times), few)
+
+    def rows(steps: int) -> Layers:
+        return tuple(jnp.swapaxes(x, 1, 2) @ g for x, g in zip(*along(steps), strict=True))
+
+    if times <= 2 * SHORT:
+        return Kept(flow, rows(times))
+    short = jnp.max(paths.lengths) <= SHORT
+    return Kept(flow, jax.lax.cond(short, lambda: rows(SHORT), lambda: rows(times)))
+
+
+class Kept(AbstractTape):
+    """The rows of $J$, layer by layer.
 
     Attributes:
         flow: where it was evaluated.
-        rows: of each layer, the transpose of its matrix for each trajectory.
+        rows: of each layer, its matrix for each trajectory.
     """
 
     flow: Flow
-    rows: tuple[Float[Array, "n _ _"], ...]
-
-    @staticmethod
-    def fits(flow: Flow, num: int) -> bool:
-        """Whether there is one, and that of so many trajectories is not too large."""
-        others = eqx.filter((flow.backward, flow.states), eqx.is_inexact_array)
-        if not isinstance(flow.forward, MLP) or jax.tree.leaves(others):
-            return False
-        return num * sum(x.size for x in matrices(flow.forward)) <= MOST
-
-    @classmethod
-    def of(cls, flow: Flow, paths: Trajectories, visits: Visits, probs: PathLogProbs) -> "Tape":
-        """That of trajectories whose forward policy is evaluated on the rows of `visits`."""
-        policy, live = flow.forward, paths.live
-        assert isinstance(policy, MLP)
-        sizes = [len(m) for m in matrices(policy)]
-
-        def inputs_of(states):
-            found, _ = activations(policy, states)
-            return tuple(dense(x, size) for x, size in zip(found, sizes, strict=True))
-
-        if isinstance(visits.count, int):
-            inputs = inputs_of(visits.states)
-        else:
-            inputs = collect(visits.states, visits.count, inputs_of)
-        taken = jax.nn.one_hot(paths.actions, probs.actions.shape[-1], dtype=probs.actions.dtype)
-        slopes = jnp.where(live[..., None], taken - jnp.exp(probs.actions), 0)
-        place = visits.place.reshape(live.shape)
-        times, num = live.shape
-
-        def over(steps: int):
-            at = place[:steps].T.ravel()
-            known = [x[at] for x in inputs]
-            back = propagate(policy, known, jnp.swapaxes(slopes[:steps], 0, 1).reshape(len(at), -1))
-            return tuple(
-                jnp.swapaxes(g.reshape(num, steps, -1), 1, 2) @ x.reshape(num, steps, -1)
-                for x, g in zip(known, back, strict=True)
-            )
-
-        if times <= 2 * SHORT:
-            return cls(flow, over(times))
-        short = jnp.max(paths.lengths) <= SHORT
-        return cls(flow, jax.lax.cond(short, lambda: over(SHORT), lambda: over(times)))
-
-    @property
-    def size(self) -> int:
-        """How many trajectories."""
-        return len(self.rows[0])
+    rows: Layers
 
     def push(self, change: Flow) -> Float[Array, " n"]:
         """$J v$."""
-        layers = matrices(change.forward)
-        parts = (
-            x.reshape(self.size, -1) @ m.T.ravel() for x, m in zip(self.rows, layers, strict=True)
-        )
-        return sum(parts, jnp.broadcast_to(change.log_z, self.size))
+        num, layers = len(self.rows[0]), matrices(change.forward)
+        parts = (x.reshape(num, -1) @ m.ravel() for x, m in zip(self.rows, layers, strict=True))
+        return sum(parts, jnp.broadcast_to(change.log_z, num))
 
     def pull(self, x: Float[Array, " n"]) -> Flow:
         r"""$J^\top x$."""
-        layers = [(x @ rows.reshape(self.size, -1)).reshape(rows.shape[1:]).T for rows in self.rows]
+        layers = [(x @ rows.reshape(len(x), -1)).reshape(rows.shape[1:]) for rows in self.rows]
         still = jax.tree.map(jnp.zeros_like, eqx.filter(self.flow, eqx.is_inexact_array))
         forward = with_matrices(still.forward, layers)
         return eqx.tree_at(lambda f: [f.forward, f.log_z], still, [forward, jnp.sum(x)])
 
-    def gram(self, scale: Flow | None = None) -> Float[Array, "n n"]:
-        r"""$J D^{-1} J^\top$ for the diagonal `scale` of $D^{-1}$, ones if None."""
-        known: Matrices | tuple[None, ...] = (None,) * len(self.rows)
-        total = jnp.ones((self.size, self.size), self.rows[0].dtype)
-        if scale is not None:
-            known, total = matrices(scale.forward), total * scale.log_z
-        for rows, layer in zip(self.rows, known, strict=True):
-            total = total + _gram(rows, None if layer is None else jnp.sqrt(layer.T))
+    def gram(self, scale: Flow | None = None, block: int = BLOCK) -> Float[Array, "n n"]:
+        total, diagonals = _with_log_z(len(self.rows), self.rows[0], scale)
+        for rows, diagonal in zip(self.rows, diagonals, strict=True):
+            total = total + _in_parts(rows, None, diagonal, block)
         return total
 
 
-def _gram(rows: Float[Array, "n o i"], root: Float[Array, "o i"] | None) -> Float[Array, "n n"]:
-    """The products of rows that are scaled by `root`, of some outputs at a time."""
-    num, outs, wide = rows.shape
-    some = max(1, min(outs, BLOCK // (num * wide)))
-    blocks = outs // some
+class Passing(AbstractTape):
+    """What the rows of $J$ are made from, layer by layer.
+
+    Attributes:
+        inputs: $\\bar a$ of each visit.
+        slopes: $g$ of each visit, zero where padded.
+        few: the last hidden layer by states, where these are fewer than trajectories.
+    """
+
+    inputs: Layers
+    slopes: Layers
+    few: "Few | None"
+
+    def gram(self, scale: Flow | None = None, block: int = BLOCK) -> Float[Array, "n n"]:
+        depth = len(self.inputs)
+        total, diagonals = _with_log_z(depth, self.inputs[0], scale)
+        for layer, (x, g, diagonal) in enumerate(
+            zip(self.inputs, self.slopes, diagonals, strict=True)
+        ):
+            if self.few is not None and layer == depth - 2:
+                total = total + self.few.gram(diagonal)
+            else:
+                total = total + _in_parts(jnp.swapaxes(x, 1, 2), g, diagonal, block)
+        return total
+
+
+class Few(eqx.Module):
+    r"""The last hidden layer in few states: there $g_j = \gamma_j(s) \sum_a w_{aj}\, e_a$ with the
+    derivative $\gamma_j(s)$ of its unit $j$, so that products of rows come from pairs of states.
+
+    Attributes:
+        inputs: $\bar a(s)$.
+        gates: $\gamma(s)$.
+        head: $w$, the weights of the logits.
+        slopes: $e_a - \pi$ of each trajectory in each state, summed over its visits.
+    """
+
+    inputs: Float[Array, "states i"]
+    gates: Float[Array, "states o"]
+    head: Float[Array, "actions o"]
+    slopes: Float[Array, "n states actions"]
+
+    @classmethod
+    def of(
+        cls,
+        policy: MLP,
+        inputs: Float[Array, "states i"],
+        after: Float[Array, "states _"],
+        place: Int[Array, "times n"],
+        slopes: Float[Array, "times n actions"],
+    ) -> "Few":
+        """From what goes into the layer and, with a 1 appended, into the next one."""
+        num = place.shape[1]
+        summed = jnp.zeros((num, len(inputs), slopes.shape[-1]), slopes.dtype)
+        summed = summed.at[jnp.arange(num), place].add(slopes)
+        return cls(inputs, gates(after, slopes.dtype), policy.rest[-1].weight, summed)
+
+    def gram(self, diagonal: Float[Array, "i o"] | None) -> Float[Array, "n n"]:
+        """The products of rows, scaled by `diagonal`."""
+        states, actions = len(self.inputs), len(self.head)
+        both = (self.inputs[:, None] * self.inputs).reshape(states**2, -1)
+        both = jnp.sum(both, axis=1, keepdims=True) if diagonal is None else both @ diagonal
+        both = both * (self.gates[:, None] * self.gates).reshape(states**2, -1)
+        heads = (self.head[:, None] * self.head).reshape(actions**2, -1)
+        kernel = (both @ heads.T).reshape(states, states, actions, actions)
+        kernel = jnp.swapaxes(kernel, 1, 2).reshape(2 * (states * actions,))
+        slopes = self.slopes.reshape(len(self.slopes), -1)
+        return slopes @ kernel @ slopes.T
+
+
+def _apart(visits: list[Float[Array, "_ _"]], num: int) -> Layers:
+    """The visits of each of `num` trajectories, from those of all."""
+    return tuple(x.reshape(num, len(x) // num, -1) for x in visits)
+
+
+def _with_log_z(
+    depth: int, like: Float[Array, "n _ _"], scale: Flow | None
+) -> tuple[Float[Array, "n n"], tuple[Float[Array, "_ _"] | None, ...]]:
+    r"""The part of $\log Z$, and the diagonal of each layer."""
+    ones = jnp.ones((len(like), len(like)), like.dtype)
+    if scale is None:
+        return ones, (None,) * depth
+    return ones * scale.log_z, matrices(scale.forward)
+
+
+def _in_parts(
+    left: Float[Array, "n i _"],
+    right: Float[Array, "n _ o"] | None,
+    diagonal: Float[Array, "i o"] | None,
+    block: int,
+) -> Float[Array, "n n"]:
+    """The products of rows `left @ right`, or `left`, of some inputs at a time."""
+    num, wide, last = left.shape
+    outs = last if right is None else right.shape[-1]
+    some = max(1, min(wide, block // (num * outs)))
+    root = None if diagonal is None else jnp.sqrt(diagonal)
 
     def part(start, size):
-        found = jax.lax.dynamic_slice_in_dim(rows, start, size, axis=1)
+        rows = jax.lax.dynamic_slice_in_dim(left, start, size, axis=1)
+        if right is not None:
+            rows = rows @ right
         if root is not None:
-            found = found * jax.lax.dynamic_slice_in_dim(root, start, size)
-        found = found.reshape(num, -1)
-        return found @ found.T
+            rows = rows * jax.lax.dynamic_slice_in_dim(root, start, size)
+        rows = rows.reshape(num, -1)
+        return rows @ rows.T
 
-    zero = jnp.zeros((num, num), rows.dtype)
-    total = jax.lax.fori_loop(0, blocks, lambda k, total: total + part(k * some, some), zero)
-    left = outs - blocks * some
-    return total + part(blocks * some, left) if left else total
+    if some == wide:
+        return part(0, wide)
+    parts, zero = wide // some, jnp.zeros((num, num), left.dtype)
+    total = jax.lax.fori_loop(0, parts, lambda k, total: total + part(k * some, some), zero)
+    return total + part(parts * some, wide % some) if wide % some else total

@@ -14,8 +14,6 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..fisher import Fisher, Scalar
-from ..objectives import Batch
-from ..policies import Flow
 from ..solvers import AbstractSolver, proximal_step
 from .schedules import Rate, at
 
@@ -90,7 +88,7 @@ class Proximal(NamedTuple):
 
 
 def proximal(
-    damping: Rate | Scalar, momentum: Scalar | None, memory: Scalar | None
+    damping: Rate | Scalar, momentum: Scalar | None, memory: Scalar | None, kl: Scalar | None
 ) -> optax.GradientTransformationExtraArgs:
     r"""The sample-space step, for all parameters at once.
 
@@ -101,6 +99,8 @@ def proximal(
         momentum: $\mu$, or None for a step that remembers nothing.
         memory: the decay of the running mean $v$ of squared gradients, for $D = \sqrt v$ as in
             Adam; None for $D = I$.
+        kl: the largest divergence of a step of the laws of trajectories, to second order
+            (`eq:prelim_kl_expansion`), $\frac{1}{2N} \sum_i (z_i^\top \Delta)^2$, if any.
     """
 
     def init(params):
@@ -118,39 +118,39 @@ def proximal(
             scale = jax.tree.map(lambda v: 1 / (jnp.sqrt(v) + 1e-8), unbiased)
         if momentum is not None:
             centre = jax.tree.map(lambda x: momentum * x, state.phi)
-        phi = proximal_step(fisher, at(damping, step), centre, scale)
+        phi, taken = proximal_step(fisher, at(damping, step), centre, scale)
         rate = 1.0 if momentum is None else 1.0 - momentum
+        if kl is not None:
+            scores = rate * fisher.batch.scores_along(phi, taken)
+            rate = rate * shortened(jnp.mean(scores**2) / 2, kl)
         moved = jax.tree.map(lambda x: -rate * x, phi)
         return moved, Proximal(None if momentum is None else phi, square, count)
 
     return transformation(init, update)
 
 
+def shortened(predicted: Float[Array, ""], limit: Scalar) -> Float[Array, ""]:
+    """The factor at most 1 that brings the divergence of a step, a quadratic form, to `limit`."""
+    long = predicted > limit
+    return jnp.where(long, jnp.sqrt(limit / jnp.where(long, predicted, 1.0)), 1.0)
+
+
 def limit_divergence(
-    limit: Scalar, predict: Callable[..., Float[Array, ""]] | None = None
+    limit: Scalar, predict: Callable[..., Float[Array, ""]]
 ) -> optax.GradientTransformationExtraArgs:
     r"""Shorten a step until the divergence that it is predicted to cause is at most `limit`.
 
     Args:
         limit: the largest divergence.
         predict: from a step and the extra arguments of `update` to its divergence, a quadratic
-            form; by default what the batch says of a step of a whole `Flow`.
+            form.
     """
-    predict = divergence_in_batch if predict is None else predict
 
     def update(updates, state, params=None, **extra: Any):
-        predicted = predict(updates, **extra)
-        long = predicted > limit
-        scale = jnp.where(long, jnp.sqrt(limit / jnp.where(long, predicted, 1.0)), 1.0)
+        scale = shortened(predict(updates, **extra), limit)
         return jax.tree.map(lambda x: scale * x, updates), state
 
     return transformation(lambda _: optax.EmptyState(), update)
-
-
-def divergence_in_batch(updates: Flow, *, batch: Batch, **extra: Any) -> Float[Array, ""]:
-    r"""$\frac{1}{2N} \sum_i (z_i^\top \Delta)^2$: the divergence of the laws of trajectories to
-    second order (`eq:prelim_kl_expansion`), without a measurement."""
-    return jnp.mean(batch.scores(updates.forward) ** 2) / 2
 
 
 def divergence_in_fisher(

@@ -21,7 +21,6 @@ from ..solvers import (
 from .natural import (
     by_part,
     fitted_natural_gradient,
-    limit_divergence,
     natural_gradient,
     own_log_z,
     proximal,
@@ -281,9 +280,7 @@ class SampleSpace(AbstractRule):
         return cls(damping=10.0, momentum=0.9, scaled=True, log_z_rate=0.1, kl=0.05)
 
     def transform(self) -> optax.GradientTransformationExtraArgs:
-        step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None)
-        if self.kl is not None:
-            step = optax.chain(step, limit_divergence(self.kl))
+        step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None, self.kl)
         if self.log_z_rate is not None:
             step = own_log_z(step, optax.adam(self.log_z_rate))
         return step
@@ -291,7 +288,7 @@ class SampleSpace(AbstractRule):
     def context(self, env: AbstractEnv, flow: Flow, batch: Batch | Expected) -> dict[str, Any]:
         batch.require_residuals_only("SampleSpace")
         assert isinstance(batch, Batch)
-        return {"fisher": Trajectories().fisher(env, flow, batch), "batch": batch}
+        return {"fisher": Trajectories().fisher(env, flow, batch)}
 
     def metric(self) -> tuple[AbstractOccupancy, Rate | Scalar]:
         # Another metric than the Fisher's in the damping: there is no lambda to certify.

@@ -26,6 +26,7 @@ from .layers import Inputs as Inputs
 from .layers import Matrices as Matrices
 from .layers import activations as activations
 from .layers import dense as dense
+from .layers import gates as gates
 from .layers import matrices as matrices
 from .layers import propagate as propagate
 from .layers import with_matrices as with_matrices

@@ -73,9 +73,13 @@ def propagate(
     """$g$ of each layer, from slopes of the logits in every state."""
     columns = [slopes]
     for layer, after in zip(reversed(policy.rest), reversed(inputs[1:]), strict=True):
-        gate = jnp.where(after[:, :-1] >= 0, 1, 0.01).astype(slopes.dtype)
-        columns.append(columns[-1] @ layer.weight * gate)
+        columns.append(columns[-1] @ layer.weight * gates(after, slopes.dtype))
     return columns[::-1]
+
+
+def gates(after: Float[Array, "n _"], dtype: Any) -> Float[Array, "n _"]:
+    """The derivatives of the leaky ReLUs whose values, with a 1 appended, are `after`."""
+    return jnp.where(after[:, :-1] >= 0, 1, 0.01).astype(dtype)
 
 
 def dense(inputs: Inputs, size: int) -> Float[Array, "n size"]:

@@ -32,8 +32,9 @@ from ..policies import Flow
 
 def proximal_step(
     fisher: ScoreFisher, damping: Scalar, centre: Flow | None = None, scale: Flow | None = None
-) -> Flow:
-    r"""$\phi_k$ above, for squared residuals or any penalty (by iterated least squares).
+) -> tuple[Flow, Float[Array, " rows"]]:
+    r"""$\phi_k$ above, for squared residuals or any penalty (by iterated least squares), and
+    $J \phi_k$, how much of each residual it is predicted to take away.
 
     Args:
         fisher: of whole trajectories, with the residuals of their batch. Where there are too many
@@ -45,16 +46,18 @@ def proximal_step(
     """
     batch, gram = fisher.batch, fisher.gram(scale)
     root = jnp.sqrt(batch.least_squares_weights())
-    left = batch.residuals if centre is None else batch.residuals - batch.push(centre)
+    known = jnp.zeros_like(batch.residuals) if centre is None else batch.push(centre)
+    right = root * (batch.residuals - known)
     if gram is None:
-        solution = _iterate(batch, root, damping, scale, root * left)
+        solution = root * _iterate(batch, root, damping, scale, right)
     else:
         system = root[:, None] * gram * root + batch.size * damping * jnp.eye(batch.size)
-        solution = jsl.cho_solve(jsl.cho_factor(system, lower=True), root * left)
-    step = batch.pull(root * solution)
+        solution = root * jsl.cho_solve(jsl.cho_factor(system, lower=True), right)
+    step = batch.pull(solution)
     if scale is not None:
         step = jax.tree.map(jnp.multiply, step, scale)
-    return step if centre is None else jax.tree.map(jnp.add, centre, step)
+    moved = known + (batch.push(step) if gram is None else gram @ solution)
+    return (step if centre is None else jax.tree.map(jnp.add, centre, step)), moved
 
 
 def _iterate(
