@@ -38,8 +38,8 @@ BLOCK = 2**20
 SHORT = 32
 """Steps of a batch for which a program of its own is compiled, where trajectories can be longer."""
 
-KEPT = 16
-"""Steps of trajectories beyond which rows are kept."""
+KEPT = 12
+"""States for each trajectory beyond which rows are kept."""
 
 
 Layers: TypeAlias = tuple[Float[Array, "n _ _"], ...]
@@ -68,14 +68,15 @@ def record(
     if not isinstance(policy, MLP) or jax.tree.leaves(others):
         return None
     shapes = [m.shape for m in matrices(policy)]
-    if num * sum(i * o if times > KEPT else times * (i + o) for i, o in shapes) > MOST:
+    known = isinstance(visits.count, int)
+    keep = (min(times, visits.count / num) if known else times) > KEPT
+    if num * sum(i * o if keep else times * (i + o) for i, o in shapes) > MOST:
         return None
 
     def inputs_of(states):
         found, _ = activations(policy, states)
         return tuple(dense(x, wide) for x, (wide, _) in zip(found, shapes, strict=True))
 
-    known = isinstance(visits.count, int)
     inputs = inputs_of(visits.states) if known else collect(visits.states, visits.count, inputs_of)
     taken = jax.nn.one_hot(paths.actions, probs.actions.shape[-1], dtype=probs.actions.dtype)
     slopes = jnp.where(paths.live[..., None], taken - jnp.exp(probs.actions), 0)
@@ -88,7 +89,7 @@ def record(
         back = propagate(policy, there, jnp.swapaxes(slopes[:steps], 0, 1).reshape(len(at), -1))
         return _apart(there, num), _apart(back, num)
 
-    if times <= KEPT:
+    if not keep:
         few = None
         if known and len(inputs[0]) < num:
             few = Few.of(policy, inputs[-2], inputs[-1], place, slopes)
