@@ -80,6 +80,7 @@ def test_half_of_a_batch_comes_from_the_explorer():
     assert np.asarray(paths.lengths)[:3].min() < 7
 
 
+@pytest.mark.slow
 def test_the_explorer_finds_what_the_canonical_sampler_lacks():
     """It learns, resumes, and both come to the target."""
     run = ng.train(

@@ -60,6 +60,7 @@ def test_roofline_writes_its_page(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_an_update_and_its_parts_are_measured():
     task, space = Task("grid", 2, 4, 4), enumerate_states(Hypergrid(4))
     found = roofline._measure(task, space, task.lengths["fresh"], "natural", 1)

@@ -346,6 +346,7 @@ def little_effort(monkeypatch):
 
 
 @pytest.mark.usefixtures("little_effort")
+@pytest.mark.slow
 def test_certify_says_where_numbers_are_lower_bounds_or_left_out(tmp_path, monkeypatch):
     """On an environment that is not enumerated."""
     told, full = [], recertify.full

@@ -119,7 +119,7 @@ def by_definition(name, label, states):
     return total
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [pytest.param(1, marks=pytest.mark.slow), 2])
 @float64
 def test_every_surrogate_is_its_definition(depth):
     policy, occupancy = small(depth)
@@ -180,6 +180,7 @@ def test_visits_weigh_what_the_trajectory_fisher_counts():
     assert expected[-1] > 0.2
 
 
+@pytest.mark.slow
 def test_fresh_states_are_the_policys_and_replayed_ones_the_buffers(tmp_path):
     case = Case("", 3, ("a", "b", "c"), ENV.log_weights, np.zeros((3, 3), int))
     study = Continuation(Scale(batch=8), tmp_path, ())

@@ -61,6 +61,7 @@ def test_a_short_training_ends_near_the_posterior(fitted: SampledPosterior):
     assert fitted.edge_marginals.loc["d", "a"] == 0
 
 
+@pytest.mark.slow
 def test_log_z_goes_as_far_as_a_poor_guide_asks():
     """Much data and strong effects: the first log-weights are twenty nats too low."""
     env = environment(load(dag_synthetic.draw_data(8, 1, rows=20_000)[1]), BGe(), Prior(), 1.0)

@@ -92,6 +92,7 @@ def test_rewards_in_float64(seed: int):
     np.testing.assert_allclose(in_jax, table, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_rewards_in_float32_are_good_to_a_thousandth():
     data = load(continuous(1000, 12, 1).values)
     left = 1 / np.linalg.inv(np.corrcoef(data.values.T)).diagonal()  # the share unexplained

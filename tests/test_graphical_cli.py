@@ -121,6 +121,7 @@ def test_fit_says_how_far_it_is(size: int | None):
     assert found["loopy"]["converged"]
 
 
+@pytest.mark.slow
 def test_fit_without_a_junction_tree_has_estimates_with_errors():
     write_uai(ising_grid(3, 4), "grid.uai")
     known = listed(ising_grid(3, 4))

@@ -130,6 +130,7 @@ def test_a_walk_can_be_configured_and_described():
         setup_from({"env": {"name": "LazyWalk", "target": "ring"}})
 
 
+@pytest.mark.slow
 def test_the_default_rule_learns_a_walk():
     env = LazyWalk(3, 6, target=Rings((2.0,)))
     run = ng.train(env, updates=300, batch=64, progress=False)

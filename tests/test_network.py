@@ -387,6 +387,7 @@ def test_a_network_resumes_bit_by_bit(run, tmp_path):
     assert lines(options["out"]) == lines(whole)
 
 
+@pytest.mark.slow
 def test_the_default_rule_of_a_network_learns_without_tuning():
     found = ng.train(GRID, updates=300, **OPTIONS)
     assert found.configuration["rule"]["momentum"] == 0.9

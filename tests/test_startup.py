@@ -78,6 +78,7 @@ print(*{{name.partition(".")[0] for name in sys.modules}})
     assert not HEAVY & set(loaded.split())
 
 
+@pytest.mark.slow
 def test_no_command_lists_states_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     listed = []
 
@@ -142,9 +143,8 @@ def test_programs_are_kept_for_the_next_process(tmp_path: Path):
     assert run() == (value, 0)
 
 
-@pytest.mark.parametrize("told", ["off", "OFF", "0"])
-def test_no_program_is_kept_if_the_user_says_so(tmp_path: Path, told: str):
-    python(COMPILE, HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path), NATGFN_CACHE=told)
+def test_no_program_is_kept_if_the_user_says_so(tmp_path: Path):
+    python(COMPILE, HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path), NATGFN_CACHE="off")
     assert not programs(tmp_path)
 
 
@@ -160,8 +160,7 @@ def test_the_user_may_choose_a_folder(tmp_path: Path):
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path):
     (tmp_path / "file").write_text("not a folder")
-    for folder in (tmp_path / "file", Path("/proc/none")):
-        assert python(COMPILE, NATGFN_CACHE=str(folder)).startswith("1.68")
+    assert python(COMPILE, NATGFN_CACHE=str(tmp_path / "file")).startswith("1.68")
 
 
 def test_where_programs_are_kept():
@@ -169,7 +168,7 @@ def test_where_programs_are_kept():
     usual = Path.home() / ".cache" / "natgfn"
     assert chosen_folder({}) == chosen_folder({"XDG_CACHE_HOME": "relative"}) == usual
     assert chosen_folder({"NATGFN_CACHE": "/y", "XDG_CACHE_HOME": "/x"}) == Path("/y")
-    assert chosen_folder({"NATGFN_CACHE": "off"}) is None
+    assert all(chosen_folder({"NATGFN_CACHE": told}) is None for told in ("off", "OFF", "0"))
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path):

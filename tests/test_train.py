@@ -35,6 +35,7 @@ def test_the_default_rule_learns_without_tuning(run):
     assert not run.metrics["rejected"].any()
 
 
+@pytest.mark.slow
 def test_the_exact_natural_gradient_learns_too():
     run = ng.train(GRID, Natural(), updates=200, seeds=3, **OPTIONS)
     assert np.all(run.metrics["kl"][-1] < 1e-3)

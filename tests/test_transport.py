@@ -95,6 +95,7 @@ def test_the_batch_stands_in_for_both_laws():
     np.testing.assert_allclose(found - found[0], expected - expected[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_following_it_brings_the_laws_together():
     """With residuals that count for next to nothing."""
     objective = Transport(penalty=lambda u: 1e-6 * u**2, weight=10.0)

@@ -224,6 +224,7 @@ def test_the_rule_takes_both():
     assert chained[1].ratio < 0.25
 
 
+@pytest.mark.slow
 def test_the_training_loop_carries_both():
     rule = FisherAdam(Block(), damping=0.1, rate=0.1, kl=1e-3, adaptive=True)
     timer = Timer(small(), rule, batch=8)

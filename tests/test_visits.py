@@ -31,19 +31,20 @@ def start(place, width=7):
     return env, policy
 
 
-def along(env, policy, num=40, keep=False):
-    @eqx.filter_jit
-    def draw(policy):
-        return rollout(env, policy, UniformMixture(0.3), num, key=jax.random.key(1), keep=keep)
-
-    return draw(policy)
+@eqx.filter_jit
+def draw(env, policy, num=40, keep=False):
+    return rollout(env, policy, UniformMixture(0.3), num, key=jax.random.key(1), keep=keep)
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_trajectories_are_those_of_the_plain_policy(place):
-    env, policy = start(place)
-    found = along(env, policy, keep=True)
-    plain = along(env, Plainly(policy))
+@pytest.fixture(scope="module", params=PLACES)
+def drawn(request):
+    """An environment, a policy, its trajectories, and those of the plain policy."""
+    env, policy = start(request.param)
+    return request.param, env, policy, draw(env, policy, keep=True), draw(env, Plainly(policy))
+
+
+def test_trajectories_are_those_of_the_plain_policy(drawn):
+    place, env, policy, found, plain = drawn
     for one, other in zip(*(jax.tree.leaves(x.states) for x in (found, plain)), strict=True):
         np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(found.actions, plain.actions)
@@ -64,7 +65,7 @@ def test_trajectories_are_those_of_the_plain_policy(place):
 @pytest.mark.parametrize("place", ["few", "many"])
 def test_trajectories_back_are_those_of_the_plain_policy(place):
     env, policy = start(place)
-    ends = along(env, Plainly(policy)).last
+    ends = draw(env, Plainly(policy)).last
 
     @eqx.filter_jit
     def back(policy):
@@ -75,48 +76,46 @@ def test_trajectories_back_are_those_of_the_plain_policy(place):
     np.testing.assert_array_equal(found.actions, plain.actions)
 
 
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, LARGE, LARGE + 1, LARGE + 65, 700])
 @float64
-def test_values_and_both_products_of_the_jacobian(count):
+def test_values_and_both_products_of_the_jacobian():
     """Whatever the number of rows, and where the padding is."""
     env, policy = start("not listed")
-    rng = np.random.default_rng(count)
-    total = 750
-    live = np.zeros(total, bool)
-    live[rng.choice(total, count, replace=False)] = True
-    paths = along(env, Plainly(policy), num=200)
+    rng, total = np.random.default_rng(0), 750
+    paths = draw(env, Plainly(policy), num=200)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:total], paths.before)
     params, static = eqx.partition(policy, eqx.is_inexact_array)
     change = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), params)
-    slopes = jnp.where(live[:, None], rng.normal(size=(total, env.num_actions)), 0)
 
     @jax.jit
-    def packed(params, live):
+    def packed(params, live, slopes):
         visits = Visits.of(env, flat, live)
         value, push = jax.linearize(lambda p: outputs(eqx.combine(p, static), visits), params)
         return value, push(change), jax.linear_transpose(push, params)(slopes)[0], visits.count
 
     @jax.jit
-    def plain(params):
+    def plain(params, slopes):
         def logits(p):
             return jax.vmap(eqx.combine(p, static))(flat)
 
         return *jax.jvp(logits, (params,), (change,)), jax.vjp(logits, params)[1](slopes)[0]
 
-    value, pushed, pulled, rows = packed(params, jnp.asarray(live))
-    assert int(rows) == count
-    expected = plain(params)
-    for one, other in zip((value, pushed), expected[:2], strict=True):
-        np.testing.assert_allclose(np.asarray(one)[live], np.asarray(other)[live], rtol=1e-5)
-    one, other = (ravel_pytree(x)[0] for x in (pulled, expected[2]))
-    np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
+    for count in (0, 1, 63, 64, 65, LARGE, LARGE + 1, LARGE + 65, 700):
+        live = np.zeros(total, bool)
+        live[rng.choice(total, count, replace=False)] = True
+        slopes = jnp.where(live[:, None], rng.normal(size=(total, env.num_actions)), 0)
+        value, pushed, pulled, rows = packed(params, jnp.asarray(live), slopes)
+        assert int(rows) == count
+        expected = plain(params, slopes)
+        for one, other in zip((value, pushed), expected[:2], strict=True):
+            np.testing.assert_allclose(np.asarray(one)[live], np.asarray(other)[live], rtol=1e-5)
+        one, other = (ravel_pytree(x)[0] for x in (pulled, expected[2]))
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_batch_has_the_residuals_and_the_gradient_of_the_plain_path(place, keep):
-    env, policy = start(place)
-    paths = along(env, policy, keep=keep)
+def test_a_batch_has_the_residuals_and_the_gradient_of_the_plain_path(drawn):
+    """From what the rollout kept, and from trajectories alone, as in replay."""
+    _, env, policy, paths, _ = drawn
+    bare = replace(paths, visits=None)
     backward = Uniform().backward(env)
     laws = {"proposal": UniformMixture(0.3), "reference": OnPolicy(), "weighting": Weighting()}
 
@@ -127,9 +126,9 @@ def test_a_batch_has_the_residuals_and_the_gradient_of_the_plain_path(place, kee
         gradient = ravel_pytree(eqx.filter(found.gradient(), eqx.is_inexact_array))[0]
         return found.residuals, found.weights, gradient
 
-    plain = batch(Plainly(policy), replace(paths, visits=None), False)
-    for whole in (False, True):
-        found = batch(policy, paths, whole)
+    plain = batch(Plainly(policy), bare, False)
+    for given, whole in ((paths, True), (bare, False)):
+        found = batch(policy, given, whole)
         for one, other in zip(found, plain, strict=True):
             scale = np.abs(other).max()
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * scale)
