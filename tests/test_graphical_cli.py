@@ -96,7 +96,7 @@ def test_log_z_alone_where_no_junction_tree_fits():
     assert not Path("run/marginals.csv").exists()
 
 
-@pytest.mark.parametrize("size", [None, 1])
+@pytest.mark.parametrize("size", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_fit_says_how_far_it_is(size: int | None):
     """Also with zero factors where the policy sees too little to know them."""
     options = [] if size is None else ["--size", size]

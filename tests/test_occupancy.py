@@ -312,7 +312,7 @@ def test_messages_of_a_network_are_those_of_its_table():
     )
 
 
-@pytest.mark.parametrize("route", ["joint", "direct"])
+@pytest.mark.parametrize("route", ["joint", pytest.param("direct", marks=pytest.mark.slow)])
 @float64
 def test_a_table_needs_the_states_of_its_batch_only(route):
     """The same step as with all states; a state that two trajectories visit counts once."""

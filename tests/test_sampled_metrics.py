@@ -187,7 +187,7 @@ def test_estimated_terminal_law(case):
         np.testing.assert_allclose(law, case.q, rtol=1e-4)
 
 
-@pytest.mark.parametrize("enumerated", [False, True])
+@pytest.mark.parametrize("enumerated", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_correlations_on_a_tree_need_one_path(enumerated):
     case = Case(Tree(), enumerated)
     found = sampled_metrics(case.env, case.flow, key=KEY, num=2, paths=1, test=50)
@@ -236,7 +236,7 @@ def test_errors_are_what_the_estimates_vary_by():
         assert 0.7 < z.var() < 1.4, name
 
 
-@pytest.mark.parametrize("enumerated", [False, True])
+@pytest.mark.parametrize("enumerated", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_best_objects_and_modes(enumerated):
     case = Case(Known(), enumerated)
     found = sampled_metrics(case.env, case.flow, key=KEY, num=30, top=3)
