@@ -1,7 +1,8 @@
-"""Break certificates and messages, and show which test notices: `python tests/mutants.py`.
+"""Break certificates and messages, and show which test notices: `python tests/mutants.py [FILE]`.
 
-Each mutant is one change of a source file, in a copy of the tree. A bound made tighter must be
-found false, one made looser must be found unattained, and another surrogate must be noticed.
+With a word, only those of files that have it in their path. Each mutant is one change of a source
+file, in a copy of the tree. A bound made tighter must be found false, one made looser must be found
+unattained, and another surrogate must be noticed.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 CERTIFY, THEORY = "src/natgfn/certify", "paper/theory"
-STRUCTURED = "test_structured.py"
+STRUCTURED, TAPE = "test_structured.py", "test_tape.py"
 
 
 class Mutant(NamedTuple):
@@ -375,6 +376,22 @@ MUTANTS = [
         "sampled_batches",
         STRUCTURED,
     ),
+    Mutant(
+        "Gram matrix of pairs of states without their gates",
+        "src/natgfn/objectives/tape.py",
+        "both * (self.gates[:, None] * self.gates)",
+        "both * (self.gates[:, None] + 0 * self.gates)",
+        "gram_matrix and more",
+        TAPE,
+    ),
+    Mutant(
+        "Gram matrix in parts without the last",
+        "src/natgfn/objectives/tape.py",
+        "return total + part(parts * some, wide % some) if wide % some else total",
+        "return total",
+        "gram_matrix and long",
+        TAPE,
+    ),
 ]
 
 
@@ -407,12 +424,13 @@ def main() -> int:
             source = ROOT / name
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, tree / name)
-        for mutant in MUTANTS:
+        chosen = [m for m in MUTANTS if all(word in m.file for word in sys.argv[1:])]
+        for mutant in chosen:
             lives, noticed = survives(mutant, tree)
             alive += lives
             verdict = "SURVIVED" if lives else "noticed"
             print(f"{verdict:<9} {mutant.what:<52} {noticed[:90]}", flush=True)
-    print(f"{len(MUTANTS) - alive} of {len(MUTANTS)} mutants noticed")
+    print(f"{len(chosen) - alive} of {len(chosen)} mutants noticed")
     return 1 if alive else 0
 
 
