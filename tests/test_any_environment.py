@@ -58,6 +58,16 @@ def test_a_rule_that_was_written_down_is_used_as_written(policy):
     assert decide(Setup(GRID, rule, policy=policy))[0].rule is rule
 
 
+@pytest.mark.parametrize(("batch", "every"), [(128, 20), (1, 163)])
+def test_exact_metrics_take_a_tenth_of_the_time(batch, every):
+    """2,048 states, 63 steps: of single trajectories a look takes as long as 16 updates."""
+    setup = Setup(Hypergrid(side=32), batch=batch, updates=1_000)
+    assert decide(setup)[0].evaluate_every == every
+    assert decide(replace(setup, evaluate_every=7))[0].evaluate_every == 7
+    assert decide(replace(setup, watch=()))[0].evaluate_every == 20
+    assert decide(replace(setup, updates=50))[0].evaluate_every == (1 if batch > 1 else 50)
+
+
 def test_insisting_on_a_list_fails_in_one_line():
     with pytest.raises(ValueError, match=r"more than max_states=100 states") as caught:
         ng.train(LARGE, enumerate=True, max_states=100)

@@ -100,7 +100,8 @@ def run(
         if log is not None:
             log(line)
 
-    stops = [setup.every, *(w.every for w in watchers if w.every is not None)]
+    intervals = (setup.evaluate_every, *(w.every for w in watchers))
+    stops = [every for every in intervals if every is not None]
     with progress_bar(progress) as bar:
         if progress:
             bar.console.print(chosen, highlight=False)

@@ -37,6 +37,10 @@ USUAL, INSISTED = 2**17, 2**23
 """The most states that are listed: where that is not asked for, and where it is."""
 
 
+SHARE = 0.1
+"""Of the time of a run, that exact metrics may take by default."""
+
+
 class Setup(eqx.Module):
     r"""Every argument of a run; also its configuration, and what its record says of it.
 
@@ -81,7 +85,8 @@ class Setup(eqx.Module):
     max_states: int | None = None
     """The most states to list: 131,072 by default, or 8,388,608 where `enumerate` insists."""
     evaluate_every: int | None = None
-    """Updates from one line of the record to the next; fifty lines in all by default."""
+    """Updates from one line of the record to the next; by default fifty lines in all, or as many
+    as keep exact metrics below a tenth of the time."""
     watch: tuple[AbstractWatcher, ...] | None = None
     """What is looked at: by default `watch.Exact` on an enumerated environment, else
     `watch.Sampled`."""
@@ -93,11 +98,6 @@ class Setup(eqx.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not np.isfinite(self.log_z):
             raise ValueError(f"log_z must be finite, got {self.log_z}")
-
-    @property
-    def every(self) -> int:
-        """Updates from one line of the record to the next."""
-        return self.evaluate_every or max(1, self.updates // 50)
 
     def configuration(self) -> dict[str, Any]:
         """The setup as plain JSON, with arrays by their hash."""
@@ -167,10 +167,23 @@ def decide(setup: Setup) -> tuple[Setup, str]:
         source=source or Fresh(),
         watch=watch,
         enumerate=isinstance(env, StateSpace),
-        evaluate_every=setup.every,
+        evaluate_every=setup.evaluate_every or _usual_interval(setup, env, watch),
     )
     parts = (type(policy).__name__, type(rule).__name__, *(type(w).__name__ for w in watch))
     return decided, f"{size}; policy {parts[0]}, rule {parts[1]}, watched by {', '.join(parts[2:])}"
+
+
+def _usual_interval(setup: Setup, env: AbstractEnv, watch: tuple[AbstractWatcher, ...]) -> int:
+    """Updates between two lines of the record.
+
+    Exact metrics take as long as $S / 2NT$ updates, for $S$ states and $N$ trajectories of at most
+    $T$ steps: within a factor of two from tables of 8,000 states to networks on 130,000.
+    """
+    fifty = max(1, setup.updates // 50)
+    if not (isinstance(env, StateSpace) and any(isinstance(w, Exact) for w in watch)):
+        return fifty
+    look = env.num_states / (2 * setup.batch * env.max_steps)
+    return min(setup.updates, max(fifty, round(look / SHARE)))
 
 
 def _sees_contexts(policy: AbstractDesign) -> bool:
