@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DOCS_READY := .venv/.docs-ready
 # Compiled programs are kept between runs, and leave with the rest.
 export NATGFN_CACHE ?= $(CURDIR)/.venv/jax-cache
 
-.PHONY: demo test test-slow lint types unit clean
+.PHONY: demo test test-slow lint types unit docs notebooks clean
 
 demo: $(READY)
 	$(BIN)/natgfn demo --out demo
@@ -25,10 +26,20 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not slow"
 
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebooks: $(DOCS_READY)
+	$(BIN)/jupytext --to notebook --execute --output-dir examples/notebooks examples/*.py
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $(READY)
 
+$(DOCS_READY): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $(DOCS_READY)
+
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv demo runs site

@@ -181,6 +181,7 @@ def discovered(env: AbstractEnv, states: TrainState) -> Int[np.ndarray, " seeds"
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether no floating-point number of a tree is NaN or infinite."""
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
 

@@ -50,3 +50,4 @@ class Identity(NamedTuple):
 
 
 Evidence = Bound | Identity
+"""What a statement of the paper is checked by."""

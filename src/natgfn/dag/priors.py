@@ -23,6 +23,7 @@ from .scores import AbstractScore, local_scores
 from .subsets import check_memory, subset_totals, table_bytes
 
 PAPER_PENALTY = 0.5
+"""What the paper takes off the log-weight of a graph for each edge, in nats."""
 
 
 class Prior(eqx.Module):

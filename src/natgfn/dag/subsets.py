@@ -77,4 +77,5 @@ def check_memory(what: str, needed: int) -> None:
 
 
 def gigabytes(size: int) -> str:
+    """A number of bytes in words, to two digits."""
     return f"{size / 2**30:.2g} GB" if size < 10 * 2**30 else f"{size / 2**30:,.0f} GB"

@@ -25,6 +25,8 @@ from .base import AbstractEnv, Action
 
 
 class Assignment(NamedTuple):
+    """A state of `Assignments`: the values so far."""
+
     values: Int[Array, " variables"]
     """Of each variable; -1 where it has none yet."""
     step: Int[Array, ""]

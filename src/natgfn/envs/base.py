@@ -10,6 +10,7 @@ State: TypeAlias = Any
 """A pytree of fixed-shape integer (or boolean) arrays that identifies a state."""
 
 Action: TypeAlias = Int[Array, ""] | int
+"""The number of an action, from 0 to `num_actions` - 1."""
 
 
 class AbstractEnv(eqx.Module):

@@ -12,6 +12,8 @@ from .base import AbstractEnv, Action
 
 
 class Dag(NamedTuple):
+    """A state of `Dags`: the edges so far."""
+
     edges: Bool[Array, "d d"]
     """Row is source, column is target."""
     reached: Bool[Array, "d d"]

@@ -30,6 +30,7 @@ from ..policies import (
 from ..statespace import StateSpace
 
 Scalar: TypeAlias = Float[Array, ""] | float
+"""A real number, traced or not: a damping or a rate."""
 
 
 class Occupancy(eqx.Module):

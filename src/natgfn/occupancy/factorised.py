@@ -17,6 +17,7 @@ from ..statespace import StateSpace, occupancy, require_space, timed_occupancy
 from .base import AbstractOccupancy, at_visits, smaller
 
 ROUTES = ("joint", "pairs", "direct")
+"""Where the marginals of `Factorised` may come from."""
 
 
 class Factorised(AbstractOccupancy):

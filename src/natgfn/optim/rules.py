@@ -310,6 +310,7 @@ def check_momentum(momentum: float) -> None:
 
 
 def check_limit(kl: float | None) -> None:
+    """A bound on the divergence of a step must be positive and finite, in nats, or None."""
     if kl is not None and not 0 < kl < float("inf"):
         raise ValueError(f"kl must be positive and finite, got {kl}")
 

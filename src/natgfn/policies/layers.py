@@ -16,6 +16,7 @@ from ..envs import State
 from .network import MLP, Look
 
 Matrices: TypeAlias = tuple[Float[Array, "_ _"], ...]
+"""Of the layers of a network, inputs by outputs, the bias as the last row."""
 
 Inputs: TypeAlias = Float[Array, "n _"] | Int[Array, "n _"]
 """Of a layer, with a 1 appended; a row of zeros and ones may be given by where its ones are."""

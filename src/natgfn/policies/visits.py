@@ -13,8 +13,11 @@ from ..envs import AbstractEnv, State
 from ..statespace import StateSpace
 from .base import AbstractPolicy
 
-LARGE, SMALL = 256, 64
-"""Rows that are evaluated together, and the most of them for which fewer are worth a program."""
+LARGE = 256
+"""Rows of states that a network evaluates together."""
+
+SMALL = 64
+"""Rows of the last part, where no more are left."""
 
 
 class Visits(eqx.Module):

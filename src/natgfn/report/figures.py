@@ -152,6 +152,7 @@ def heat_maps(figure: Figure, axes: Any, laws: Mapping[str, np.ndarray], side: i
 
 
 def save(figure: Any, path: Path) -> Path:
+    """Write a figure as a PNG file, and make its folder if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     plt.close(figure)

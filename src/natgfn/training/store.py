@@ -12,7 +12,14 @@ from . import checkpoint
 from .record import Record, arrays_of, digest
 from .setup import Setup
 
-RECORD, CHECKPOINT, ARRAYS = "record.jsonl", "checkpoint.npz", "arrays.npz"
+RECORD = "record.jsonl"
+"""The file of a run's folder with its settings, then a line for every look."""
+
+CHECKPOINT = "checkpoint.npz"
+"""The file of a run's folder with its last state."""
+
+ARRAYS = "arrays.npz"
+"""The file of a run's folder with the arrays of its environment."""
 
 
 class Store:
