@@ -26,6 +26,7 @@ ORDER = (
     "sources",
     "algorithm",
     "certify",
+    "figures",
     "report",
     "watch",
     "training",

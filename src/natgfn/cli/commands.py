@@ -20,8 +20,10 @@ from typer.core import TyperGroup
 
 from ..errors import NatgfnError
 from . import dag, graphical
+from .case import DAG_FIT, GRAPHICAL_FIT
 from .checkout import from_checkout
 from .interrupt import interruptible
+from .report import tell_page, write_report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -262,8 +264,8 @@ def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) ->
     """Go on with a run that was interrupted, exactly as if it had not been."""
     from ..training import load_setup
 
-    for fits in (dag, graphical):
-        if fits.is_fit(run):
+    for name, fits in ((DAG_FIT, dag), (GRAPHICAL_FIT, graphical)):
+        if (run / name).exists():
             with interruptible(run, f"natgfn resume {run}"):
                 fits.resume_fit(run)
             return
@@ -286,6 +288,17 @@ def _train(setup: "Setup", out: Path, *, resume: bool) -> None:
     if rejected := int(run.metrics["rejected"][-1].sum()):
         typer.echo(f"{rejected} steps were rejected: they would have made parameters infinite")
     typer.echo(f"{run.steps[-1]} updates, {run.setup.seeds} seeds; the run is in {out}")
+    tell_page(out, run)
+
+
+@app.command(epilog="For example: natgfn report runs/hypergrid-1 runs/hypergrid-2 --out page.html")
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+) -> None:
+    """One HTML page about a run, or about several side by side, for any browser."""
+    write_report(runs, out)
+    typer.echo(f"the page is {out}")
 
 
 @app.command()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import NatgfnError
-from .case import remember, takes
+from .case import DAG_FIT, remember, spelled, takes
 from .interrupt import interruptible
+from .report import tell_page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,9 +25,6 @@ app = typer.Typer(
 
 EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
-
-FIT = "fit.json"
-"""In the folder of a fit: the command that made it."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +124,11 @@ def exact(case: Case, out: Out = Path("dag")) -> None:
     typer.echo(f"{_size(table)}; {gigabytes(exact_memory(len(table.names)))} of memory")
     found = exact_posterior(table, prior=case.prior(), temperature=case.power(), progress=True)
     about = {"accuracy": found.accuracy, "samples_for_paths_and_blankets": SAMPLES}
-    _write(out, found, found.sample(SAMPLES), about | case.summary(table))
+    about |= case.summary(table) | {"command": spelled("dag exact", case, {"out": out})}
+    _write(out, found, found.sample(SAMPLES), about)
     typer.echo(f"{_headline(found)}; exact to {found.accuracy:.0e}")
     typer.echo(f"edges, paths, Markov blankets and a picture are in {out}")
+    tell_page(out)
 
 
 @app.command(epilog="For example: natgfn dag fit sachs --log --out sachs")
@@ -154,19 +154,14 @@ def fit(
         _fit(case, out, **own, resume=False)
 
 
-def is_fit(folder: Path) -> bool:
-    """Whether `natgfn dag fit` made a folder."""
-    return (folder / FIT).exists()
-
-
 def resume_fit(folder: Path) -> None:
     """Go on with an interrupted `natgfn dag fit`."""
     try:
-        told = json.loads((folder / FIT).read_text())
+        told = json.loads((folder / DAG_FIT).read_text())
         case, own = told["case"], told["own"]
         case = Case(**case | {"data": Path(case["data"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise NatgfnError(f"{folder / FIT} does not describe a fit: {error}") from error
+        raise NatgfnError(f"{folder / DAG_FIT} does not describe a fit: {error}") from error
     _fit(case, folder, **own, resume=True)
 
 
@@ -194,7 +189,7 @@ def _fit(
     if not resume:
         told = asdict(case)
         told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
-        remember(out / FIT, {"case": told, "own": own})
+        remember(out / DAG_FIT, {"case": told, "own": own})
     started = time.perf_counter()
     target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
     found = train(
@@ -217,6 +212,7 @@ def _fit(
         summary["distance_to_exact"] = found.errors(exact_posterior(table, **target))
     about = case.summary(table)
     about["options"] |= {"updates": updates, "seed": seed, "seeds": seeds, "rule": rule}
+    about["command"] = spelled("dag fit", case, own | {"out": out})
     _write(out, found, found.draws.graphs, summary | about)
     np.savez_compressed(
         out / "samples.npz",
@@ -244,6 +240,7 @@ def _say_how_it_went(found: "SampledPosterior", summary: dict[str, Any], out: Pa
     else:
         typer.echo("that size is the only judge: the exact posterior of so many is not computed")
     typer.echo(f"edges, paths, Markov blankets, samples and a picture are in {out}")
+    tell_page(out)
 
 
 def _rule(text: str) -> "AbstractRule | None":
@@ -268,6 +265,7 @@ def _write(
 ) -> None:
     """Tables, a picture and a summary; `samples` are for paths and Markov blankets."""
     from ..dag import graphs
+    from ..training import versions
 
     frames = {
         "edge_marginals": found.edge_marginals,
@@ -283,7 +281,8 @@ def _write(
         "expected_edges": found.expected_edges,
         "expected_log_reward": found.expected_log_reward,
     }
-    (out / "summary.json").write_text(json.dumps(first | summary, indent=2) + "\n")
+    told = first | summary | {"versions": versions()}
+    (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
 
 
 def _headline(found: "ExactPosterior | SampledPosterior") -> str:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import NatgfnError
-from .case import remember, takes
+from .case import GRAPHICAL_FIT, remember, spelled, takes
 from .interrupt import interruptible
+from .report import tell_page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +26,6 @@ app = typer.Typer(
     help="Factor graphs: log Z, marginals and samples, exactly or by a trained sampler.",
     no_args_is_help=True,
 )
-
-FIT = "graphical.json"
-"""In the folder of a fit: what to write when it is trained."""
 
 _DRAWS = 0x9A5
 """Sets the keys of the last draws apart from those of training."""
@@ -86,8 +84,8 @@ def exact(
     import jax
     import numpy as np
 
+    from ..figures import draw_marginals
     from ..graphical import infer
-    from ..report import draw_marginals
 
     graph = case.graph()
     order, about = _stated(graph, case.order)
@@ -105,13 +103,15 @@ def exact(
     draw_marginals(marginals, out / "marginals.png")
     first = {"log_z": found.log_z, "best_log_value": found.best_log_value}
     own = {"order": case.order, "samples": samples, "seed": seed}
-    _write_summary(out, first | about | case.summary() | own)
+    command = spelled("graphical exact", case, {"samples": samples, "seed": seed, "out": out})
+    _write_summary(out, first | about | case.summary() | own | {"command": command})
     share = np.exp(found.best_log_value - found.log_z)
     typer.echo(
         f"log Z {found.log_z:.8g}; the most probable assignment has log R "
         f"{found.best_log_value:.8g}, a probability of {share:.3g}"
     )
     typer.echo(f"marginals, that assignment, {samples} samples and a picture are in {out}")
+    tell_page(out)
 
 
 def _stated(graph: "FactorGraph", how: str) -> tuple[tuple[int, ...], dict[str, Any]]:
@@ -200,9 +200,12 @@ def fit(
         policy = usual_design(env) if size is None else ContextTable(size)
         _require_small(env, policy, case.most_entries)
         setup = Setup(env, chosen, policy=policy, updates=updates, seed=seed, seeds=seeds)
-        own = {"order": case.order, "rule": rule, "size": size}
+        own: dict[str, Any] = {"order": case.order, "rule": rule, "size": size}
+        options = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples}
+        options |= {"rule": rule, "size": size, "out": out}
+        own["command"] = spelled("graphical fit", case, options)
         told = {"samples": samples, "summary": about | case.summary() | own}
-        remember(out / FIT, told)
+        remember(out / GRAPHICAL_FIT, told)
         _finish(run(setup, out=out), told, out)
 
 
@@ -219,20 +222,15 @@ def _require_small(env: "Assignments", policy: Any, most: int) -> None:
         )
 
 
-def is_fit(folder: Path) -> bool:
-    """Whether `natgfn graphical fit` made a folder."""
-    return (folder / FIT).exists()
-
-
 def resume_fit(folder: Path) -> None:
     """Go on with an interrupted `natgfn graphical fit`, from its record alone."""
     from ..training import load_setup, run
 
     try:
-        told = json.loads((folder / FIT).read_text())
+        told = json.loads((folder / GRAPHICAL_FIT).read_text())
         told = {"samples": int(told["samples"]), "summary": dict(told["summary"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise NatgfnError(f"{folder / FIT} does not describe a fit: {error}") from error
+        raise NatgfnError(f"{folder / GRAPHICAL_FIT} does not describe a fit: {error}") from error
     _finish(run(load_setup(folder), out=folder, resume=True), told, folder)
 
 
@@ -241,9 +239,9 @@ def _finish(trained: "Run", told: dict[str, Any], out: Path) -> None:
     import numpy as np
 
     from ..envs import Assignments
+    from ..figures import draw_marginals
     from ..graphical import infer, loopy
     from ..metrics import message_marginals, message_metrics, weight_metrics
-    from ..report import draw_marginals
 
     setup, env = trained.setup, trained.setup.env
     assert isinstance(env, Assignments)
@@ -285,6 +283,7 @@ def _finish(trained: "Run", told: dict[str, Any], out: Path) -> None:
     _write_summary(out, summary | told["summary"])
     _say_how_it_went(summary)
     typer.echo(f"marginals, samples and a picture are in {out}")
+    tell_page(out)
 
 
 def _draws(trained: "Run", samples: int) -> tuple["np.ndarray", "np.ndarray"]:
