@@ -11,6 +11,7 @@ ROOT = Path(natgfn.__file__).parent
 
 ORDER = (
     "errors",
+    "progress",
     "cache",
     "graphical",
     "envs",

@@ -19,17 +19,18 @@ def is_fit(folder: Path) -> bool:
     return any((folder / name).exists() for name in (DAG_FIT, GRAPHICAL_FIT))
 
 
-def takes(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the fields of a class as options, in place of its first argument."""
-    shared = inspect.signature(kind).parameters
+def takes(*kinds: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the fields of classes as options, in place of its first arguments."""
+    shared = {kind: inspect.signature(kind).parameters for kind in kinds}
 
     def options_of(command: Callable[..., None]) -> Callable[..., None]:
-        _, *own = inspect.signature(command).parameters.values()
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*shared.values(), *own)]
+        own = list(inspect.signature(command).parameters.values())[len(kinds) :]
+        fields = [parameter for names in shared.values() for parameter in names.values()]
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*fields, *own)]
 
         def called(**values: Any) -> None:
-            case = kind(**{name: values.pop(name) for name in shared})
-            command(case, **values)
+            made = [kind(**{n: values.pop(n) for n in names}) for kind, names in shared.items()]
+            command(*made, **values)
 
         called.__name__, called.__doc__ = command.__name__, command.__doc__
         called.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ..errors import NatgfnError
 from .case import is_fit
+from .voice import Voice
 
 if TYPE_CHECKING:
     from ..report import HeatMap, Subject, Table
@@ -27,16 +26,19 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
     write_page([subject_in(folder, name) for folder, name in _named(folders)], page)
 
 
-def tell_page(folder: Path, run: "Run | None" = None) -> None:
+def tell_page(folder: Path, voice: Voice, run: "Run | None" = None) -> Path | None:
     """Write the page of a command that has ended, and say where it is, or why there is none."""
     from ..report import PAGE, write_page
     from ..training import subject_of
 
     try:
         subject = subject_in(folder, folder.name) if run is None else subject_of(run)
-        typer.echo(f"a page about it: {write_page([subject], folder / PAGE)}")
+        page = write_page([subject], folder / PAGE)
     except NatgfnError as error:
-        typer.echo(f"no page about it: {error}")
+        voice.say(f"no page about it: {error}")
+        return None
+    voice.say(f"a page about it, for your browser: {page}")
+    return page
 
 
 def _named(folders: Sequence[Path]) -> list[tuple[Path, str]]:

@@ -72,17 +72,21 @@
 
   const traces = { curves, law, map };
   const options = { responsive: true, displaylogo: false, displayModeBar: false };
-  const draw = (figure) => Plotly.react(figure.id, traces[figure.kind](figure), layout(figure), options);
-
-  // One after the other, so that the page answers in between.
-  function drawAll(rest) {
-    if (!rest.length) {
-      document.body.dataset.drawn = "yes";
-      return;
-    }
-    draw(rest[0]);
-    setTimeout(drawAll, 0, rest.slice(1));
+  const drawn = new Set();
+  function draw(figure) {
+    drawn.add(figure);
+    Plotly.react(figure.id, traces[figure.kind](figure), layout(figure), options);
   }
+  const redraw = (wanted) => figures.filter((figure) => drawn.has(figure) && wanted(figure)).forEach(draw);
+
+  // A chart is drawn when it comes near the window: a page with many opens as fast as one with few.
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries.filter((one) => one.isIntersecting)) {
+      watcher.unobserve(entry.target);
+      draw(figures.find((figure) => figure.id === entry.target.id));
+    }
+    document.body.dataset.drawn = "yes";
+  }, { rootMargin: "200px" });
 
   function press(button, on) {
     button.setAttribute("aria-pressed", String(on));
@@ -101,7 +105,7 @@
       if (off) hidden.add(run);
       press(button, !off);
       document.querySelectorAll(`figure[data-run="${run}"]`).forEach((figure) => figure.classList.toggle("off", off));
-      figures.filter((figure) => figure.kind !== "map" || figure.run === run).forEach(draw);
+      redraw((figure) => figure.kind !== "map" || figure.run === run);
     });
     document.getElementById("legend").append(button);
   });
@@ -110,7 +114,7 @@
     button.addEventListener("click", () => {
       axis = button.dataset.axis;
       document.querySelectorAll("#axis button").forEach((other) => press(other, other === button));
-      figures.filter((figure) => figure.kind === "curves").forEach(draw);
+      redraw((figure) => figure.kind === "curves");
     });
   });
 
@@ -119,7 +123,7 @@
     button.addEventListener("click", () => {
       figure.log = !figure.log;
       press(button, figure.log);
-      draw(figure);
+      redraw((one) => one === figure);
     });
   });
 
@@ -127,6 +131,6 @@
   document.getElementById("axis").hidden = !moves;
   document.getElementById("legend").hidden = names.length < 2;
   document.getElementById("controls").hidden = !moves && names.length < 2;
-  window.addEventListener("beforeprint", () => figures.forEach((figure) => Plotly.Plots.resize(figure.id)));
-  drawAll(figures);
+  window.addEventListener("beforeprint", () => figures.forEach(draw));
+  figures.forEach((figure) => watcher.observe(document.getElementById(figure.id)));
 })();

@@ -10,7 +10,6 @@ from .config import named as named
 from .config import put as put
 from .config import read_settings as read_settings
 from .config import setup_from as setup_from
-from .loop import progress_bar as progress_bar
 from .loop import reopen as reopen
 from .loop import run as run
 from .loop import train as train

@@ -102,7 +102,7 @@ def _texts(objects: State) -> list[str]:
     }
     telling = {name: x for name, x in fields.items() if (x != x[:1]).any()} or fields
     return [
-        "  ".join(f"{name}={_numbers(x[i])}".lstrip("=") for name, x in telling.items())
+        "  ".join(f"{name}={_numbers(np.asarray(x[i]))}".lstrip("=") for name, x in telling.items())
         for i in range(len(next(iter(telling.values()))))
     ]
 
