@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from natgfn.report import save
+from natgfn.figures import save
 from natgfn.training import git_state, plain, versions
 
 from .measure import Measurement

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from natgfn.report import draw_band, heat_maps, save
+from natgfn.figures import draw_band, heat_maps, save
 
 COLOURS = {
     "Euclidean": "#c44e52",

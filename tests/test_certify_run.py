@@ -1,5 +1,6 @@
 """Certificates of runs: the numbers against dense matrices, and what they must not touch."""
 
+import json
 from functools import partial
 
 import equinox as eqx
@@ -315,7 +316,7 @@ def test_certify_prints_tables_and_draws(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "update 30, batch 16, damping 0.001; the reference Fisher is exact" in result.output
     assert "direction_error" in result.output
-    rows = [line.split() for line in result.output.splitlines() if line.startswith(" 20 ")]
+    rows = [line.split() for line in result.output.splitlines() if line.startswith("20 ")]
     assert len(rows) == 1
     assert len(rows[0]) == 4  # the update, two batch sizes, another damping
     small, large, damped = map(float, rows[0][1:])
@@ -329,6 +330,9 @@ def test_certify_without_certificates_says_how_to_get_them(tmp_path):
     result = invoke("certify", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert '{name="certificate", every=100}' in result.output
+    found = json.loads(invoke("certify", tmp_path / "run", "--json").stdout)
+    assert len(found["numbers"]["rho"]) == 2
+    assert found["update"] == 30
 
 
 SMALL = {"policy": Network(width=6, depth=1), "updates": 2, "batch": 8, "progress": False}
@@ -376,7 +380,7 @@ def test_the_default_rule_of_a_network_is_certified_over_training(tmp_path):
     assert "momentum_outside" not in run.certificates
     result = invoke("certify", tmp_path)
     assert result.exit_code == 0, result.output
-    rows = [line.split() for line in result.output.splitlines() if line.startswith(" 2 ")]
+    rows = [line.split() for line in result.output.splitlines() if line.startswith("2 ")]
     assert rows[0][1] == ">="
 
 

@@ -226,13 +226,6 @@ def test_check_passes_and_fails_with_its_exit_code(monkeypatch: pytest.MonkeyPat
     assert "P_B sums to 0.1944" in failed[0]
 
 
-def test_list_names_everything():
-    result = natgfn("list")
-    assert result.exit_code == 0
-    for words in ("Hypergrid", "side=8", "SampleSpace", "rule.occupancy", "triangle", "tabular"):
-        assert words in result.output
-
-
 def test_version():
     result = natgfn("--version")
     assert (result.exit_code, result.output) == (0, "natgfn 0.1.0\n")

@@ -13,8 +13,8 @@ from scipy.stats import chi2
 from test_cli import assert_one_line, natgfn
 
 import natgfn as ng
+from natgfn.figures import draw_marginals
 from natgfn.graphical import FactorGraph, ising, read_uai, write_uai
-from natgfn.report import draw_marginals
 from natgfn.training import load_setup, loop, reopen
 
 MODEL = """MARKOV

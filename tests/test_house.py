@@ -11,6 +11,7 @@ ROOT = Path(natgfn.__file__).parent
 
 ORDER = (
     "errors",
+    "progress",
     "cache",
     "graphical",
     "envs",
@@ -26,6 +27,7 @@ ORDER = (
     "sources",
     "algorithm",
     "certify",
+    "figures",
     "report",
     "watch",
     "training",

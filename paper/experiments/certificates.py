@@ -26,10 +26,10 @@ from rich.progress import track
 from natgfn.certify import Bound
 from natgfn.envs import DeceptiveGrid, Hypergrid
 from natgfn.errors import NatgfnError
+from natgfn.figures import draw_relative_errors
 from natgfn.occupancy import Factorised, Sampled
 from natgfn.optim import Adam
 from natgfn.policies import Flow, Network, Uniform
-from natgfn.report import draw_relative_errors
 from natgfn.sampling import AbstractProposal, OnPolicy, UniformMixture
 from natgfn.training import describe, recertify, train
 from natgfn.watch import Certificate, Exact

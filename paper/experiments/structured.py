@@ -28,12 +28,12 @@ import numpy as np
 
 from natgfn.certify import structured_certificate
 from natgfn.envs import Assignment, Assignments
+from natgfn.figures import save
 from natgfn.metrics import eubo, message_metrics
 from natgfn.objectives import AbstractObjective, AdvantageBalance, TrajectoryBalance
 from natgfn.occupancy import Beliefs, Sampled, Separators, Truncated
 from natgfn.optim import AbstractRule, Adam, Euclidean, Natural, SampleSpace
 from natgfn.policies import AbstractDesign, ContextMLP, ContextTable, Flow, Uniform
-from natgfn.report import save
 from natgfn.sources import AbstractSource, Fresh, Messages
 from natgfn.training import RECORD, Record, Run, Setup, decide, describe
 from natgfn.training import run as train

@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperGroup
 
 from ..errors import NatgfnError
 from . import dag, graphical
+from .case import DAG_FIT, GRAPHICAL_FIT, takes
 from .checkout import from_checkout
+from .files import named
 from .interrupt import interruptible
+from .report import tell_page, write_report
+from .voice import Voice, plain_table
 
 if TYPE_CHECKING:
-    import numpy as np
+    from ..training import Setup
 
-    from ..training import Run, Setup, recertify
-
-Out = Annotated[Path | None, typer.Option(help="The folder to write to.")]
+Out = Annotated[
+    Path | None, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")
+]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
 
 
@@ -60,9 +61,9 @@ def _is_ours(error: BaseException) -> bool:
 
 app = typer.Typer(
     cls=_OneLineErrors,
-    help="GFlowNets trained by natural gradient.",
+    help="GFlowNets trained by natural gradient. natgfn --install-completion teaches your shell "
+    "to complete commands and options.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(dag.app, name="dag")
@@ -102,54 +103,21 @@ def demo(out: Out = None) -> None:
 
 
 @app.command("list")
-def list_everything() -> None:
+def list_everything(
+    group: Annotated[
+        str | None, typer.Argument(help="One group with its options: envs, rules, solvers, ...")
+    ] = None,
+) -> None:
     """Everything that can be configured, and every experiment and benchmark."""
-    from ..training import catalogue, fields
+    from .listing import lines
 
-    table = Table("setting", "name", "what it is", "parameters", box=None, pad_edge=False)
-    for where, choices in catalogue():
-        for row, (name, make) in enumerate(choices.items()):
-            shown = "\n".join(_default(p) for p in fields(make).values())
-            about = Text(_summary(make))
-            table.add_row(where if row == 0 else "", Text(name), about, Text(shown))
-    for command, (package, entries) in _IN_CHECKOUT.items():
-        try:
-            found = getattr(from_checkout(package, command), entries)
-        except NatgfnError:
-            continue
-        for row, (name, thing) in enumerate(found.items()):
-            table.add_row(f"natgfn {command}" if row == 0 else "", name, Text(_summary(thing)))
-    _console().print(table)
-
-
-_IN_CHECKOUT = {
-    "reproduce": ("paper", "EXPERIMENTS"),
-    "bench": ("benchmarks", "BENCHMARKS"),
-}
-"""What each command takes, and where a checkout has it."""
-
-
-def _default(parameter: inspect.Parameter) -> str:
-    return (
-        parameter.name
-        if parameter.default is parameter.empty
-        else str(parameter.replace(annotation=parameter.empty))
-    )
-
-
-def _summary(thing: Any) -> str:
-    first = (inspect.getdoc(thing) or "").partition("\n")[0]
-    # Formulas as a terminal can show them.
-    return re.sub(r"\\(mathrm|[,;! ])|[$\\{}]", "", first)
-
-
-def _console() -> Console:
-    # A table that is piped into a file or a pager is not squeezed into 80 columns.
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    for line in lines(group):
+        typer.echo(line)
 
 
 @app.command(epilog="For example: natgfn train env=hypergrid env.side=16 rule=natural updates=500")
-def train(settings: Settings = None, out: Out = None) -> None:
+@takes(Voice)
+def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
     """Train a sampler, from a TOML file, key=value settings, or both: CONFIG.toml key=value."""
     from ..training import read_settings, setup_from
 
@@ -167,7 +135,7 @@ def train(settings: Settings = None, out: Out = None) -> None:
             "a file, natgfn graphical fit MODEL.uai"
         )
     setup = setup_from(configuration)
-    _train(setup, out or _free_folder(setup), resume=False)
+    _train(setup, out or _free_folder(setup), voice, resume=False)
 
 
 def _free_folder(setup: "Setup") -> Path:
@@ -180,112 +148,77 @@ def _free_folder(setup: "Setup") -> Path:
 
 
 @app.command()
+@takes(Voice)
 def certify(
+    voice: Voice,
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     out: Out = None,
 ) -> None:
     """Whether the Fisher of a run can be trusted: a table, and a picture over its training."""
-    import numpy as np
-    from rich.progress import track
+    from .certifying import certify_run
 
-    from ..certify import reference_of
-    from ..training import load_setup, recertify, reopen
-
-    opened = reopen(run, load_setup(run))
-    batch, damping = recertify.own_settings(opened)
-    numbers = _certified(opened)
-    table = Table("number", "mean", "lowest", "highest", "over seeds", box=None, pad_edge=False)
-    for name, values in sorted(numbers.items()):
-        spread = f"{values.size} seeds" if values.size > 1 else "1 seed"
-        cells = (f"{value:.4g}" for value in (values.mean(), values.min(), values.max()))
-        table.add_row(name, *cells, spread)
-    last, effort = opened.history[-1]["step"], recertify.affordable(opened)
-    reference = reference_of(opened.algorithm, opened.flow().forward, effort)
-    typer.echo(
-        f"update {last}, batch {batch}, damping {damping:g}; the reference Fisher is {reference}"
-    )
-    _console().print(table)
-    if np.isinf(numbers["rho_error"]).any():
-        typer.echo(f"rho is a lower bound: {effort.iterations} iterations did not find its limit")
-    unsolved = [name for name in ("direction_error", "gradient_error") if name not in numbers]
-    if unsolved:
-        typer.echo(
-            f"{' and '.join(unsolved)} left out: {effort.iterations} iterations did not solve for "
-            "the directions"
-        )
-    if not opened.certificates:
-        typer.echo(f"to see rho over training as well, train with {WATCH_CERTIFICATES}")
-        return
-    pairs = recertify.grid(opened)
-    total = len(pairs) * min(recertify.SNAPSHOTS, len(opened.certificates["step"]))
-    points = list(track(recertify.over_training(opened, pairs), "certifying", total=total))
-    table = Table("update", *(f"N={n}, {d:g}" for n, d in pairs), box=None)
-    for step in dict.fromkeys(point.step for point in points):
-        row = [_mean_rho(point) for point in points if point.step == step]
-        table.add_row(str(step), *row)
-    typer.echo("rho by batch size N and damping (mean over seeds; the guarantee needs rho < 1):")
-    _console().print(table)
-    figure = recertify.draw(opened, points, (out or run) / "certificates.png")
-    typer.echo(f"figure: {figure}")
-
-
-def _certified(opened: "Run") -> "dict[str, np.ndarray]":
-    """The full certificate of a run, with a bar that moves while it is made."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from ..training import recertify
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    total = recertify.products(opened)
-    with Progress(*columns) as bar:
-        task = bar.add_task("certifying", total=total)
-        found = recertify.full(opened, tell=lambda: bar.advance(task))
-        done = bar.tasks[0].completed or 1
-        bar.update(task, total=done, completed=done)
-    return found
-
-
-def _mean_rho(point: "recertify.Point") -> str:
-    return f"{'>= ' if point.is_bound else ''}{sum(point.rho) / len(point.rho):.3g}"
-
-
-WATCH_CERTIFICATES = """'watch=["exact", {name="certificate", every=100}]'"""
+    certify_run(run, out or run, voice)
 
 
 @app.command()
-def resume(run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+@takes(Voice)
+def resume(voice: Voice, run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
     """Go on with a run that was interrupted, exactly as if it had not been."""
     from ..training import load_setup
 
-    for fits in (dag, graphical):
-        if fits.is_fit(run):
+    for name, fits in ((DAG_FIT, dag), (GRAPHICAL_FIT, graphical)):
+        if (run / name).exists():
             with interruptible(run, f"natgfn resume {run}"):
-                fits.resume_fit(run)
+                fits.resume_fit(run, voice)
             return
-    _train(load_setup(run), run, resume=True)
+    _train(load_setup(run), run, voice, resume=True)
 
 
-def _train(setup: "Setup", out: Path, *, resume: bool) -> None:
+TELLING = (
+    *("kl", "tv", "marginal_error", "elbo", "log_z", "effective_share", "modes", "discovered"),
+    "train_loss",
+)
+"""The metrics that a finished run prints, those that it has; its page has all."""
+
+
+def _train(setup: "Setup", out: Path, voice: Voice, *, resume: bool) -> None:
     import numpy as np
 
     from ..training import run as train
 
     with interruptible(out, f"natgfn resume {out}"):
-        run = train(setup, out=out, resume=resume)
-    table = Table("metric", "mean", "std over seeds", box=None, pad_edge=False)
-    for name, values in run.metrics.items():
-        if name != "rejected":
-            with np.errstate(invalid="ignore"):  # a metric may be infinite
-                table.add_row(name, f"{values[-1].mean():.4g}", f"{values[-1].std():.2g}")
-    Console().print(table)
-    if rejected := int(run.metrics["rejected"][-1].sum()):
-        typer.echo(f"{rejected} steps were rejected: they would have made parameters infinite")
-    typer.echo(f"{run.steps[-1]} updates, {run.setup.seeds} seeds; the run is in {out}")
+        run = train(setup, out=out, resume=resume, progress=voice.speaks)
+    last = {name: values[-1] for name, values in run.metrics.items()}
+    table = plain_table("metric", "mean", "std over seeds")
+    for name in (name for name in TELLING if name in last):
+        with np.errstate(invalid="ignore"):  # a metric may be infinite
+            table.add_row(name, f"{last[name].mean():.4g}", f"{last[name].std():.2g}")
+    voice.say(table)
+    if rejected := int(last["rejected"].sum()):
+        voice.say(f"{rejected} steps were rejected: they would have made parameters infinite")
+    seeds = f"{run.setup.seeds} seed{'s' if run.setup.seeds > 1 else ''}"
+    seconds = run.history[-1]["seconds"]
+    voice.say(f"{run.steps[-1]} updates, {seeds}, {seconds:.4g} s; the run is in {out}")
+    page = tell_page(out, voice, run)
+    voice.say(
+        f"next: natgfn report {out} OTHER (beside another run), natgfn certify {out} (whether its "
+        "Fisher can be trusted)"
+    )
+    found = {"out": out, "updates": run.steps[-1].item(), "seeds": run.setup.seeds}
+    metrics = {name: values.tolist() for name, values in last.items()}
+    voice.tell(found | {"seconds": seconds, "metrics": metrics, "report": page})
+
+
+@app.command(epilog="For example: natgfn report runs/hypergrid-1 runs/hypergrid-2 --out page.html")
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path, typer.Option(help="The file to write.", parser=named, metavar="FILE")
+    ] = Path("report.html"),
+) -> None:
+    """One HTML page about a run, or about several side by side, for any browser."""
+    write_report(runs, out)
+    typer.echo(f"the page is {out}")
 
 
 @app.command()
@@ -293,7 +226,9 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment; natgfn list shows them.")],
     scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
     seeds: Annotated[int | None, typer.Option(help="Instead of the paper's number.")] = None,
-    out: Annotated[Path, typer.Option(help="The folder for results.")] = Path("results"),
+    out: Annotated[
+        Path, typer.Option(help="The folder for results.", parser=named, metavar="FOLDER")
+    ] = Path("results"),
     only: Annotated[
         list[str] | None,
         typer.Option(help="A word that a run's title must have, such as H=128 or seed=0."),
@@ -307,7 +242,9 @@ def reproduce(
 
 
 @app.command(epilog="For example: natgfn check natgfn.envs:Hypergrid side=4, or model.uai")
+@takes(Voice)
 def check(
+    voice: Voice,
     target: Annotated[str, typer.Argument(metavar="MODULE:ENV|MODEL.uai")],
     settings: Settings = None,
     max_states: Annotated[
@@ -326,12 +263,10 @@ def check(
         make, given = _import(target), {}
     env = construct(make, put({}, settings or []) | given)
     findings = check_environment(env, max_states=max_states)
-    for finding in findings:
-        typer.echo(finding)
     failed = sum(finding.ok is False for finding in findings)
-    typer.echo(
-        f"{target}: {failed} of {len(findings)} checks failed" if failed else f"{target}: fine"
-    )
+    verdict = f"{failed} of {len(findings)} checks failed" if failed else "fine"
+    voice.say(*map(str, findings), f"{target}: {verdict}")
+    voice.tell({"target": target, "ok": not failed, "findings": [f._asdict() for f in findings]})
     raise typer.Exit(1 if failed else 0)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import NatgfnError
-from .case import remember, takes
+from .case import DAG_FIT, remember, spelled, takes
+from .files import cell, make_folder, named, picture
 from .interrupt import interruptible
+from .report import tell_page
+from .voice import Voice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,9 +28,6 @@ app = typer.Typer(
 
 EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
-
-FIT = "fit.json"
-"""In the folder of a fit: the command that made it."""
 
 
 @dataclass(frozen=True)
@@ -113,28 +114,35 @@ def _edge(text: str) -> tuple[str, str]:
     return source, target
 
 
-Out = Annotated[Path, typer.Option(help="The folder to write to.")]
+Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")]
 
 
 @app.command(epilog="For example: natgfn dag exact sachs --log --temperature paper --out sachs")
-@takes(Case)
-def exact(case: Case, out: Out = Path("dag")) -> None:
+@takes(Case, Voice)
+def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
     from ..dag import SAMPLES, exact_memory, exact_posterior, gigabytes
 
     table = case.table()
-    typer.echo(f"{_size(table)}; {gigabytes(exact_memory(len(table.names)))} of memory")
-    found = exact_posterior(table, prior=case.prior(), temperature=case.power(), progress=True)
+    prior, power = case.prior(), case.power()
+    make_folder(out)
+    voice.say(f"{_size(table)}; {gigabytes(exact_memory(len(table.names)))} of memory")
+    found = exact_posterior(table, prior=prior, temperature=power, progress=voice.speaks)
     about = {"accuracy": found.accuracy, "samples_for_paths_and_blankets": SAMPLES}
-    _write(out, found, found.sample(SAMPLES), about | case.summary(table))
-    typer.echo(f"{_headline(found)}; exact to {found.accuracy:.0e}")
-    typer.echo(f"edges, paths, Markov blankets and a picture are in {out}")
+    about |= case.summary(table) | {"command": spelled("dag exact", case, {"out": out})}
+    told = _write(out, found, found.sample(SAMPLES), about, voice)
+    voice.say(
+        f"{_headline(found)}; exact to {found.accuracy:.0e}",
+        f"edges, paths, Markov blankets and a picture are in {out}",
+    )
+    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
 
 
 @app.command(epilog="For example: natgfn dag fit sachs --log --out sachs")
-@takes(Case)
+@takes(Case, Voice)
 def fit(
     case: Case,
+    voice: Voice,
     out: Out = Path("dag"),
     updates: Annotated[int, typer.Option(help="Of the sampler.")] = 4_000,
     seed: Annotated[int, typer.Option(help="Of the parameters and of all draws.")] = 0,
@@ -151,28 +159,24 @@ def fit(
     """Train a sampler of graphs, and say how far it is from the posterior."""
     own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
     with interruptible(out, f"natgfn resume {out}"):
-        _fit(case, out, **own, resume=False)
+        _fit(case, out, voice, **own, resume=False)
 
 
-def is_fit(folder: Path) -> bool:
-    """Whether `natgfn dag fit` made a folder."""
-    return (folder / FIT).exists()
-
-
-def resume_fit(folder: Path) -> None:
+def resume_fit(folder: Path, voice: Voice) -> None:
     """Go on with an interrupted `natgfn dag fit`."""
     try:
-        told = json.loads((folder / FIT).read_text())
+        told = json.loads((folder / DAG_FIT).read_text())
         case, own = told["case"], told["own"]
         case = Case(**case | {"data": Path(case["data"])})
     except (ValueError, KeyError, TypeError) as error:
-        raise NatgfnError(f"{folder / FIT} does not describe a fit: {error}") from error
-    _fit(case, folder, **own, resume=True)
+        raise NatgfnError(f"{folder / DAG_FIT} does not describe a fit: {error}") from error
+    _fit(case, folder, voice, **own, resume=True)
 
 
 def _fit(
     case: Case,
     out: Path,
+    voice: Voice,
     *,
     updates: int,
     seed: int,
@@ -189,12 +193,12 @@ def _fit(
     chosen, table = _rule(rule), case.table()
     count = len(table.names)
     way = "tabulated" if count <= TABULATED else "computed for each graph"
-    typer.echo(f"{_size(table)}; local weights are {way}; {gigabytes(fit_memory(count))} of memory")
+    voice.say(f"{_size(table)}; local weights are {way}; {gigabytes(fit_memory(count))} of memory")
     own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
     if not resume:
         told = asdict(case)
         told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
-        remember(out / FIT, {"case": told, "own": own})
+        remember(out / DAG_FIT, {"case": told, "own": own})
     started = time.perf_counter()
     target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
     found = train(
@@ -207,6 +211,7 @@ def _fit(
         samples=samples,
         out=out,
         resume=resume,
+        progress=voice.speaks,
     )
     summary: dict[str, Any] = {
         "training_seconds": round(time.perf_counter() - started, 1),
@@ -217,7 +222,7 @@ def _fit(
         summary["distance_to_exact"] = found.errors(exact_posterior(table, **target))
     about = case.summary(table)
     about["options"] |= {"updates": updates, "seed": seed, "seeds": seeds, "rule": rule}
-    _write(out, found, found.draws.graphs, summary | about)
+    about["command"] = spelled("dag fit", case, own | {"out": out})
     np.savez_compressed(
         out / "samples.npz",
         graphs=found.draws.graphs,
@@ -225,25 +230,29 @@ def _fit(
         log_rewards=found.draws.log_rewards,
         names=np.array(found.names),
     )
-    _say_how_it_went(found, summary, out)
+    told = _write(out, found, found.draws.graphs, summary | about, voice)
+    voice.say(
+        *_how_it_went(found, summary),
+        f"edges, paths, Markov blankets, samples and a picture are in {out}",
+    )
+    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
 
 
-def _say_how_it_went(found: "SampledPosterior", summary: dict[str, Any], out: Path) -> None:
-    typer.echo(_headline(found))
+def _how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator[str]:
+    yield _headline(found)
     quality = summary["quality"]
     share = quality["effective_sample_share"]
-    typer.echo(f"effective sample size of importance-corrected estimates: {share:.1%} of the draws")
+    yield f"effective sample size of importance-corrected estimates: {share:.1%} of the draws"
     if "largest_difference_between_seeds" in quality:
         apart = quality["largest_difference_between_seeds"]
-        typer.echo(f"seeds differ in the probability of an edge by {apart:.2g} at most")
+        yield f"seeds differ in the probability of an edge by {apart:.2g} at most"
     if found.rejected:
-        typer.echo(f"{found.rejected} updates were not finite, and were rejected")
+        yield f"{found.rejected} updates were not finite, and were rejected"
     if "distance_to_exact" in summary:
         error = summary["distance_to_exact"]["largest_error_of_a_marginal"]
-        typer.echo(f"no probability of an edge is further than {error:.2g} from the exact one")
+        yield f"no probability of an edge is further than {error:.2g} from the exact one"
     else:
-        typer.echo("that size is the only judge: the exact posterior of so many is not computed")
-    typer.echo(f"edges, paths, Markov blankets, samples and a picture are in {out}")
+        yield "that size is the only judge: the exact posterior of so many is not computed"
 
 
 def _rule(text: str) -> "AbstractRule | None":
@@ -265,25 +274,28 @@ def _write(
     found: "ExactPosterior | SampledPosterior",
     samples: "np.ndarray",
     summary: dict[str, Any],
-) -> None:
-    """Tables, a picture and a summary; `samples` are for paths and Markov blankets."""
+    voice: Voice,
+) -> dict[str, Any]:
+    """Tables, a summary, which is returned, and a picture; `samples` are for paths and blankets."""
     from ..dag import graphs
+    from ..training import versions
 
     frames = {
         "edge_marginals": found.edge_marginals,
         "path_marginals": found.frame(graphs.ancestors(samples).mean(axis=0)),
         "markov_blankets": found.frame(graphs.markov_blankets(samples).mean(axis=0)),
     }
-    out.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
-        frame.to_csv(out / f"{name}.csv")
-    found.plot(out / "posterior.png")
+        frame.rename(index=cell, columns=cell).to_csv(out / f"{name}.csv")
     first = {
         "log_z_relative_to_empty": found.log_z,
         "expected_edges": found.expected_edges,
         "expected_log_reward": found.expected_log_reward,
     }
-    (out / "summary.json").write_text(json.dumps(first | summary, indent=2) + "\n")
+    told = first | summary | {"versions": versions()}
+    (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
+    picture(voice, lambda: found.plot(out / "posterior.png"))
+    return told
 
 
 def _headline(found: "ExactPosterior | SampledPosterior") -> str:

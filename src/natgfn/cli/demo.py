@@ -49,7 +49,7 @@ def draw(runs: dict[str, Run], path: Path) -> Path:
     """Target and learned laws as heat maps, and the divergence over training."""
     import matplotlib.pyplot as plt  # takes long to import: training comes first
 
-    from ..report import draw_band, heat_maps, save
+    from ..figures import draw_band, heat_maps, save
 
     figure, axes = plt.subplots(
         1,

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import NatgfnError
-from .case import remember, takes
+from .case import GRAPHICAL_FIT, remember, spelled, takes
+from .files import cell, make_folder, named, picture
 from .interrupt import interruptible
+from .report import tell_page
+from .voice import Voice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +28,6 @@ app = typer.Typer(
     help="Factor graphs: log Z, marginals and samples, exactly or by a trained sampler.",
     no_args_is_help=True,
 )
-
-FIT = "graphical.json"
-"""In the folder of a fit: what to write when it is trained."""
 
 _DRAWS = 0x9A5
 """Sets the keys of the last draws apart from those of training."""
@@ -70,14 +70,15 @@ class Case:
         return {"model": str(self.model), "evidence": evidence}
 
 
-Out = Annotated[Path, typer.Option(help="The folder to write to.")]
+Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")]
 Samples = Annotated[int, typer.Option(min=2, help="Assignments to draw in the end.")]
 
 
 @app.command(epilog="For example: natgfn graphical exact model.uai --evidence model.evid")
-@takes(Case)
+@takes(Case, Voice)
 def exact(
     case: Case,
+    voice: Voice,
     out: Out = Path("graphical"),
     samples: Samples = 1_000,
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
@@ -87,13 +88,12 @@ def exact(
     import numpy as np
 
     from ..graphical import infer
-    from ..report import draw_marginals
 
     graph = case.graph()
-    order, about = _stated(graph, case.order)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
+    order, about = _stated(graph, case.order, voice)
     if about["entries"] > case.most_entries:
-        _only_log_z(graph, order, case, about, out)
+        _only_log_z(graph, order, case, about, out, voice)
         return
     found = infer(graph, order, most=case.most_entries)
     marginals = found.marginals
@@ -102,19 +102,21 @@ def exact(
     _write_csv(out / "most_probable.csv", ("variable", "value"), best)
     values = found.sample(samples, key=jax.random.key(seed))
     np.savez_compressed(out / "samples.npz", values=_narrow(values, graph))
-    draw_marginals(marginals, out / "marginals.png")
     first = {"log_z": found.log_z, "best_log_value": found.best_log_value}
     own = {"order": case.order, "samples": samples, "seed": seed}
-    _write_summary(out, first | about | case.summary() | own)
+    command = spelled("graphical exact", case, {"samples": samples, "seed": seed, "out": out})
+    told = _write_summary(out, first | about | case.summary() | own | {"command": command})
+    picture(voice, lambda: _draw(marginals, out))
     share = np.exp(found.best_log_value - found.log_z)
-    typer.echo(
+    voice.say(
         f"log Z {found.log_z:.8g}; the most probable assignment has log R "
-        f"{found.best_log_value:.8g}, a probability of {share:.3g}"
+        f"{found.best_log_value:.8g}, a probability of {share:.3g}",
+        f"marginals, that assignment, {samples} samples and a picture are in {out}",
     )
-    typer.echo(f"marginals, that assignment, {samples} samples and a picture are in {out}")
+    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
 
 
-def _stated(graph: "FactorGraph", how: str) -> tuple[tuple[int, ...], dict[str, Any]]:
+def _stated(graph: "FactorGraph", how: str, voice: Voice) -> tuple[tuple[int, ...], dict[str, Any]]:
     """The order of assignment, and how large the model is: also said, before anything is made."""
     from ..graphical import assignment_order, separators, table_size, width
 
@@ -126,7 +128,7 @@ def _stated(graph: "FactorGraph", how: str) -> tuple[tuple[int, ...], dict[str, 
         "width": width(seen),
         "entries": table_size(graph, seen, order),
     }
-    typer.echo(
+    voice.say(
         f"{about['variables']} variables, {about['factors']} factors, width {about['width']}; "
         f"the tables of a junction tree have {_count(about['entries'])} entries"
     )
@@ -138,7 +140,12 @@ def _count(number: int) -> str:
 
 
 def _only_log_z(
-    graph: "FactorGraph", order: tuple[int, ...], case: Case, about: dict[str, Any], out: Path
+    graph: "FactorGraph",
+    order: tuple[int, ...],
+    case: Case,
+    about: dict[str, Any],
+    out: Path,
+    voice: Voice,
 ) -> None:
     """What one elimination gives, where a junction tree is too large to keep."""
     import numpy as np
@@ -155,18 +162,21 @@ def _only_log_z(
         ) from error
     if not np.isfinite(log_z):
         raise NatgfnError(f"{case.model}: no assignment of the variables has a positive weight")
-    _write_summary(out, {"log_z": log_z} | about | case.summary() | {"order": case.order})
-    typer.echo(f"log Z {log_z:.8g}, by one elimination; it is in {out}")
-    typer.echo(
+    about |= case.summary() | {"command": spelled("graphical exact", case, {"out": out})}
+    told = _write_summary(out, {"log_z": log_z} | about | {"order": case.order})
+    voice.say(
+        f"log Z {log_z:.8g}, by one elimination; it is in {out}",
         f"exact marginals need a junction tree, larger than --max-entries {case.most_entries}: "
-        f"raise it, or {otherwise}"
+        f"raise it, or {otherwise}",
     )
+    voice.tell(told | {"out": out})
 
 
 @app.command(epilog="For example: natgfn graphical fit model.uai --out run --updates 500")
-@takes(Case)
+@takes(Case, Voice)
 def fit(
     case: Case,
+    voice: Voice,
     out: Out = Path("graphical"),
     updates: Annotated[int, typer.Option(help="Of the sampler.")] = 1_000,
     seed: Annotated[int, typer.Option(help="Of the parameters and of all draws.")] = 0,
@@ -195,15 +205,18 @@ def fit(
 
     with interruptible(out, f"natgfn resume {out}"):
         chosen, graph = None if rule == "auto" else named("rule", rule), case.graph()
-        order, about = _stated(graph, case.order)
+        order, about = _stated(graph, case.order, voice)
         env = Assignments(graph, order, case.most_entries)
         policy = usual_design(env) if size is None else ContextTable(size)
         _require_small(env, policy, case.most_entries)
         setup = Setup(env, chosen, policy=policy, updates=updates, seed=seed, seeds=seeds)
-        own = {"order": case.order, "rule": rule, "size": size}
+        own: dict[str, Any] = {"order": case.order, "rule": rule, "size": size}
+        options = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples}
+        options |= {"rule": rule, "size": size, "out": out}
+        own["command"] = spelled("graphical fit", case, options)
         told = {"samples": samples, "summary": about | case.summary() | own}
-        remember(out / FIT, told)
-        _finish(run(setup, out=out), told, out)
+        remember(out / GRAPHICAL_FIT, told)
+        _finish(run(setup, out=out, progress=voice.speaks), told, out, voice)
 
 
 def _require_small(env: "Assignments", policy: Any, most: int) -> None:
@@ -219,31 +232,26 @@ def _require_small(env: "Assignments", policy: Any, most: int) -> None:
         )
 
 
-def is_fit(folder: Path) -> bool:
-    """Whether `natgfn graphical fit` made a folder."""
-    return (folder / FIT).exists()
-
-
-def resume_fit(folder: Path) -> None:
+def resume_fit(folder: Path, voice: Voice) -> None:
     """Go on with an interrupted `natgfn graphical fit`, from its record alone."""
     from ..training import load_setup, run
 
     try:
-        told = json.loads((folder / FIT).read_text())
+        told = json.loads((folder / GRAPHICAL_FIT).read_text())
         told = {"samples": int(told["samples"]), "summary": dict(told["summary"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise NatgfnError(f"{folder / FIT} does not describe a fit: {error}") from error
-    _finish(run(load_setup(folder), out=folder, resume=True), told, folder)
+        raise NatgfnError(f"{folder / GRAPHICAL_FIT} does not describe a fit: {error}") from error
+    trained = run(load_setup(folder), out=folder, resume=True, progress=voice.speaks)
+    _finish(trained, told, folder, voice)
 
 
-def _finish(trained: "Run", told: dict[str, Any], out: Path) -> None:
+def _finish(trained: "Run", told: dict[str, Any], out: Path, voice: Voice) -> None:
     """Write what a trained sampler says, and say how far to trust it."""
     import numpy as np
 
     from ..envs import Assignments
     from ..graphical import infer, loopy
     from ..metrics import message_marginals, message_metrics, weight_metrics
-    from ..report import draw_marginals
 
     setup, env = trained.setup, trained.setup.env
     assert isinstance(env, Assignments)
@@ -281,10 +289,10 @@ def _finish(trained: "Run", told: dict[str, Any], out: Path) -> None:
     }
     _write_marginals(out, columns | {"loopy": singles})
     np.savez_compressed(out / "samples.npz", values=_narrow(values, graph), log_weights=log_weights)
-    draw_marginals(columns["probability"], out / "marginals.png")
-    _write_summary(out, summary | told["summary"])
-    _say_how_it_went(summary)
-    typer.echo(f"marginals, samples and a picture are in {out}")
+    found = _write_summary(out, summary | told["summary"])
+    picture(voice, lambda: _draw(columns["probability"], out))
+    voice.say(*_how_it_went(summary), f"marginals, samples and a picture are in {out}")
+    voice.tell(found | {"out": out, "report": tell_page(out, voice)})
 
 
 def _draws(trained: "Run", samples: int) -> tuple["np.ndarray", "np.ndarray"]:
@@ -328,12 +336,12 @@ def _estimated(
     return columns
 
 
-def _say_how_it_went(summary: dict[str, Any]) -> None:
+def _how_it_went(summary: dict[str, Any]) -> Iterator[str]:
     drawn, messages = summary["from_samples"], summary["by_messages"]
     share, number = drawn.get("effective_share", 0.0), summary["samples"]
     worst = "" if summary["seeds"] == 1 else " in the worst seed"
     if messages:
-        typer.echo(
+        yield (
             f"log Z {summary['log_z']:.8g}, exact; KL(sampler || target) "
             f"{max(messages['kl']):.2g}, the other way {max(messages['reverse_kl']):.2g}, and no "
             f"marginal further than {max(messages['marginal_error']):.2g} from exact "
@@ -345,23 +353,29 @@ def _say_how_it_went(summary: dict[str, Any]) -> None:
         if known is not None:
             apart = known - drawn["elbo"]
             exactly = f"; log Z is exactly {known:.8g}, so KL(sampler || target) is {apart:.2g}"
-        typer.echo(
+        yield (
             f"log Z {drawn['log_z']:.6g} +- {drawn.get('log_z_se', float('inf')):.2g} by "
             f"importance weights, ELBO {drawn['elbo']:.6g} +- "
             f"{drawn.get('elbo_se', float('inf')):.2g}{exactly}"
         )
     trust = "no exact marginals at this width, and no error knows what the draws have missed"
     extra = "" if messages else f"; {trust}"
-    typer.echo(f"effective sample size {share:.1%} of {number} draws{extra}")
+    yield f"effective sample size {share:.1%} of {number} draws{extra}"
     if summary["rejected"]:
-        typer.echo(f"{summary['rejected']} updates were not finite, and were rejected")
+        yield f"{summary['rejected']} updates were not finite, and were rejected"
     beliefs = summary["loopy"]
     state = "converged" if beliefs["converged"] else "has NOT converged"
     beside = "from exact inference" if messages else "from the importance-weighted ones"
-    typer.echo(
+    yield (
         f"loopy belief propagation {state}: log Z {beliefs['log_z']:.6g}, a marginal up to "
         f"{beliefs['largest_difference_of_a_marginal']:.2g} {beside}"
     )
+
+
+def _draw(marginals: list["np.ndarray"], out: Path) -> Path:
+    from ..figures import draw_marginals
+
+    return draw_marginals(marginals, out / "marginals.png")
 
 
 def _narrow(values: "np.ndarray", graph: "FactorGraph") -> "np.ndarray":
@@ -384,11 +398,14 @@ def _write_marginals(out: Path, columns: dict[str, list["np.ndarray"]]) -> None:
 
 def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows((header, *lines))
+        written = csv.writer(file)
+        for line in (header, *lines):
+            written.writerow([cell(part) if isinstance(part, str) else part for part in line])
 
 
-def _write_summary(out: Path, summary: dict[str, Any]) -> None:
+def _write_summary(out: Path, summary: dict[str, Any]) -> dict[str, Any]:
     from ..training import plain, versions
 
     told = plain(summary | {"versions": versions()})
     (out / "summary.json").write_text(json.dumps(told, indent=2, allow_nan=False) + "\n")
+    return told

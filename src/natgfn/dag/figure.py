@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,10 +10,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from ..report import save
+from ..figures import save
 
 _THRESHOLD = 0.5
 _DARK = "#1f4e79"
+_AS_IT_IS: dict[str, Any] = {"parse_math": False}  # names of columns may have dollar signs
 
 
 def draw_posterior(marginals: pd.DataFrame, path: Path) -> Path:
@@ -49,8 +51,8 @@ def _heat_map(axis: Axes, marginals: pd.DataFrame) -> None:
     shown = np.where(np.eye(len(values), dtype=bool), np.nan, values)
     image = axis.imshow(shown, cmap="Blues", vmin=0, vmax=1)
     names = list(marginals.columns)
-    axis.set_xticks(range(len(names)), names, rotation=45, ha="right")
-    axis.set_yticks(range(len(names)), names)
+    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", **_AS_IT_IS)
+    axis.set_yticks(range(len(names)), names, **_AS_IT_IS)
     axis.set(xlabel="target", ylabel="source")
     axis.set_title("probability of each edge", fontsize="medium")
     for (row, column), value in np.ndenumerate(shown):
@@ -79,7 +81,7 @@ def _graph(axis: Axes, marginals: pd.DataFrame) -> None:
             Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
         )
         size = np.clip(330 * radius / len(name), 5, 10)
-        axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4)
+        axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4, **_AS_IT_IS)
     axis.set(xlim=(-1.22, 1.22), ylim=(-1.22, 1.22), aspect="equal")
     axis.axis("off")
 

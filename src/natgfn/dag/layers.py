@@ -32,9 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from rich.progress import track
 from scipy.special import logsumexp
 
+from ..progress import track
 from .subsets import (
     check_memory,
     elements,
@@ -144,7 +144,7 @@ def forward(sums: Sums, *, progress: bool = False) -> Forward:
     """The weights of all beginnings, and of all graphs."""
     log_reached = np.full(3 ** len(sums.within), -np.inf)
     log_reached[0] = 0.0
-    for placed in track(range(sums.everything), "forwards", disable=not progress):
+    for placed in track(range(sums.everything), "forwards", shown=progress):
         log_here = log_reached[sums.ternary[placed] + sums.ternary[subsets(placed)]]
         largest = log_here.max()
         if largest == -np.inf:
@@ -177,9 +177,7 @@ def backward(
     log_completions[sums.ternary[-1] + sums.ternary] = 0.0
     share = np.zeros_like(sums.containing)
     sources = np.zeros(count)
-    for placed in track(
-        range(sums.everything - 1, -1, -1), "backwards", total=sums.everything, disable=not progress
-    ):
+    for placed in track(range(sums.everything - 1, -1, -1), "backwards", shown=progress):
         here = sums.ternary[placed] + sums.ternary[subsets(placed)]
         largest = ahead.log_reached[here].max()
         if largest == -np.inf:

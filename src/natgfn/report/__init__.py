@@ -1,9 +1,10 @@
-"""Figures of what training left behind."""
+"""Report pages: what runs left behind, as one HTML file that needs no server and no network."""
 
-from .figures import draw_band as draw_band
-from .figures import draw_laws as draw_laws
-from .figures import draw_marginals as draw_marginals
-from .figures import draw_record as draw_record
-from .figures import draw_relative_errors as draw_relative_errors
-from .figures import heat_maps as heat_maps
-from .figures import save as save
+from .page import PAGE as PAGE
+from .page import write_page as write_page
+from .subject import HeatMap as HeatMap
+from .subject import Law as Law
+from .subject import Subject as Subject
+from .subject import Table as Table
+from .subject import flat as flat
+from .subject import seen as seen

@@ -1,6 +1,7 @@
 """Training: a run as a value, the loop around the compiled step, and what it leaves on disk."""
 
 from . import recertify as recertify
+from .command import command_of as command_of
 from .config import catalogue as catalogue
 from .config import construct as construct
 from .config import fields as fields
@@ -9,7 +10,6 @@ from .config import named as named
 from .config import put as put
 from .config import read_settings as read_settings
 from .config import setup_from as setup_from
-from .loop import progress_bar as progress_bar
 from .loop import reopen as reopen
 from .loop import run as run
 from .loop import train as train
@@ -19,6 +19,9 @@ from .record import git_state as git_state
 from .record import numbers as numbers
 from .record import plain as plain
 from .record import versions as versions
+from .reporting import SAMPLES as SAMPLES
+from .reporting import subject_from as subject_from
+from .reporting import subject_of as subject_of
 from .result import Run as Run
 from .setup import Setup as Setup
 from .setup import decide as decide

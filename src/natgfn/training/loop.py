@@ -8,11 +8,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..algorithm import TrainState, advance
 from ..envs import AbstractEnv
 from ..optim import AbstractRule
+from ..progress import Progress
 from ..watch import AbstractWatcher, Line
 from . import checkpoint
 from .record import Record
@@ -38,7 +38,7 @@ def train(
         rule: how a batch becomes an update; by default a natural step that needs no tuning.
         out: a folder for the record and the checkpoint; nothing is written without it.
         resume: go on from the checkpoint in `out`, if there is one.
-        progress: whether to show a progress bar, or the title to give it.
+        progress: whether to say how far it is, or the title under which to say it.
         log: called with each line of the record, a dictionary, as soon as it is known.
         settings: any other field of `Setup`, by name: `policy`, `objective`, `batch`, `updates`,
             `seeds`, `watch`, ...
@@ -67,7 +67,7 @@ def run(
         start: the states to start from, if not the setup's own; their step counts as made.
         out: a folder for the record and the checkpoint; nothing is written without it.
         resume: go on from the checkpoint in `out`, if there is one.
-        progress: whether to show a progress bar, or the title to give it.
+        progress: whether to say how far it is, or the title under which to say it.
         log: called with each line of the record as soon as it is known.
     """
     setup, chosen = decide(setup)
@@ -102,21 +102,19 @@ def run(
 
     intervals = (setup.evaluate_every, *(w.every for w in watchers))
     stops = [every for every in intervals if every is not None]
-    with progress_bar(progress) as bar:
-        if progress:
-            bar.console.print(chosen, highlight=False)
-        title = progress if isinstance(progress, str) else "training"
-        task = bar.add_task(title, total=setup.updates, note="")
+    title = progress if isinstance(progress, str) else "training"
+    with Progress(title, setup.updates, shown=bool(progress)) as shown:
+        shown.say(chosen)
         if not history:
             look(None, 0.0)
         started, before = time.perf_counter(), history[-1]["seconds"]
         while (done := history[-1]["step"]) < setup.updates:
-            bar.update(task, completed=done, note=note(due_at(done), history[-1]))
+            shown.update(done, note(due_at(done), history[-1]))
             count = min(setup.updates - done, *(every - done % every for every in stops))
             states, losses = advance(algorithm, states, jnp.array(count))
             losses = np.asarray(losses)
             look(losses, before + time.perf_counter() - started)
-        bar.update(task, completed=setup.updates, note=note(due_at(setup.updates), history[-1]))
+        shown.update(setup.updates, note(due_at(setup.updates), history[-1]))
     return Run(setup, algorithm, states, history, folder)
 
 
@@ -129,18 +127,6 @@ def reopen(folder: str | Path, setup: Setup) -> Run:
     done = int(states.step[0])
     history = [line for line in lines if line["step"] <= done]
     return Run(setup, setup.algorithm(), states, history, folder)
-
-
-def progress_bar(progress: bool | str) -> Progress:
-    """Shown if `progress` is anything but false; a task has a `note`."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        disable=not progress,
-    )
 
 
 def note(watchers: list[AbstractWatcher], line: Line) -> str:

@@ -111,6 +111,6 @@ def panels(points: list[Point], batch: int, damping: float) -> dict[str, tuple[l
 
 def draw(run: Run, points: list[Point], path: Path) -> Path:
     r"""$\rho_\lambda$ over training: for several batch sizes, and for several dampings."""
-    from ..report import draw_relative_errors  # matplotlib takes long to import
+    from ..figures import draw_relative_errors  # matplotlib takes long to import
 
     return draw_relative_errors(panels(points, *own_settings(run)), path)

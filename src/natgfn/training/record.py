@@ -17,6 +17,7 @@ from typing import Any, get_args
 import equinox as eqx
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from ..errors import NatgfnError
 from ..statespace import StateSpace
@@ -130,6 +131,28 @@ def numbers(value: Any) -> Any:
     return float(value) if value in ("inf", "-inf", "nan") else value
 
 
+def by_name(lines: list[dict[str, Any]]) -> dict[str, Float[np.ndarray, "lines seeds"]]:
+    """The lists in lines of a record, by name; NaN where a line has no such list."""
+    flat = [{name: x for name, x in line.items() if isinstance(x, list)} for line in lines]
+    lengths = {name: len(x) for line in flat for name, x in line.items()}
+    return {
+        name: np.array([line.get(name, [np.nan] * lengths[name]) for line in flat], float)
+        for name in sorted(lengths)
+    }
+
+
+def _is_evaluation(line: Any) -> bool:
+    """Whether a line has a step, a time, and lists of as many numbers as there are seeds."""
+    if not isinstance(line, dict) or not isinstance(line.get("rejected"), list):
+        return False
+    if not isinstance(line.get("step"), int) or not isinstance(line.get("seconds"), int | float):
+        return False
+    inner = [part.values() for part in line.values() if isinstance(part, dict)]
+    lists = [x for part in (line.values(), *inner) for x in part if isinstance(x, list)]
+    seeds = len(line["rejected"])
+    return all(len(x) == seeds and all(isinstance(n, int | float) for n in x) for x in lists)
+
+
 class Record:
     """A file of JSON lines: a header, then one line an evaluation."""
 
@@ -160,6 +183,9 @@ class Record:
             raise NatgfnError(f"cannot read the record {self.path}: {error}") from error
         if not lines or not isinstance(lines[0], dict) or "configuration" not in lines[0]:
             raise NatgfnError(f"{self.path} is not the record of a run")
+        for number, line in enumerate(lines[1:], start=2):
+            if not _is_evaluation(line):
+                raise NatgfnError(f"line {number} of {self.path} is not an evaluation of a run")
         return lines[0], lines[1:]
 
     def rewind(self, step: int) -> list[dict[str, Any]]:

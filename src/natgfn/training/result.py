@@ -18,6 +18,7 @@ from ..policies import Flow
 from ..sampling import draw_objects
 from ..statespace import StateSpace, require_space
 from ..watch import CERTIFICATE
+from .record import by_name
 from .setup import Setup
 
 
@@ -60,13 +61,7 @@ class Run:
 
         NaN where a line has no such number: a watcher may look less often than others.
         """
-        flat = [
-            {name: value for name, value in line.items() if isinstance(value, list)}
-            for line in self.history
-        ]
-        missing = [np.nan] * self.setup.seeds
-        names = sorted({name for line in flat for name in line})
-        return {name: np.array([line.get(name, missing) for line in flat], float) for name in names}
+        return by_name(self.history)
 
     @property
     def certificates(self) -> dict[str, np.ndarray]:
@@ -77,13 +72,8 @@ class Run:
         lines = [line for line in self.history if CERTIFICATE in line]
         if not lines:
             return {}
-        missing = [np.nan] * self.setup.seeds
-        names = dict.fromkeys(name for line in lines for name in line[CERTIFICATE])
-        found = {
-            name: np.array([line[CERTIFICATE].get(name, missing) for line in lines], float)
-            for name in names
-        }
-        return {"step": np.array([line["step"] for line in lines]), **found}
+        steps = np.array([line["step"] for line in lines])
+        return {"step": steps, **by_name([line[CERTIFICATE] for line in lines])}
 
     @property
     def laws(self) -> Float[np.ndarray, "seeds terminals"]:
@@ -104,10 +94,17 @@ class Run:
 
     def plot(self, path: str | Path) -> Path:
         """Draw the learned law beside the target, or estimates of it, over training."""
-        from ..report import draw_laws, draw_record  # matplotlib takes long to import
+        from ..figures import draw_laws, draw_record  # matplotlib takes long to import
 
         if isinstance(self.setup.env, StateSpace):
             return draw_laws(
                 np.exp(self.space.log_target), self.laws, self.steps, self.metrics, Path(path)
             )
         return draw_record(self.steps, self.metrics, Path(path))
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page about the run: one HTML file, to be opened in any browser."""
+        from ..report import write_page
+        from .reporting import subject_of
+
+        return write_page([subject_of(self)], path)

@@ -1,0 +1,163 @@
+"""`natgfn report`: pages from the folders that other commands have left behind."""
+
+import csv
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NatgfnError
+from .case import is_fit
+from .voice import Voice
+
+if TYPE_CHECKING:
+    from ..report import HeatMap, Subject, Table
+    from ..training import Run
+
+SUMMARY = "summary.json"
+"""In the folder of `natgfn dag` and `natgfn graphical`: what they found."""
+
+
+def write_report(folders: Sequence[Path], page: Path) -> None:
+    """Write one page about all those folders."""
+    from ..report import write_page
+
+    write_page([subject_in(folder, name) for folder, name in _named(folders)], page)
+
+
+def tell_page(folder: Path, voice: Voice, run: "Run | None" = None) -> Path | None:
+    """Write the page of a command that has ended, and say where it is, or why there is none."""
+    from ..report import PAGE, write_page
+    from ..training import subject_of
+
+    try:
+        subject = subject_in(folder, folder.name) if run is None else subject_of(run)
+        page = write_page([subject], folder / PAGE)
+    except NatgfnError as error:
+        voice.say(f"no page about it: {error}")
+        return None
+    voice.say(f"a page about it, for your browser: {page}")
+    return page
+
+
+def _named(folders: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Folders with names that tell them apart: the last part, or as much as that takes."""
+    whole = [folder.resolve() for folder in folders]
+    if len(set(whole)) < len(whole):
+        raise NatgfnError("a folder was given twice: name each run once")
+    depth = 1
+    while len({path.parts[-depth:] for path in whole}) < len(whole):
+        depth += 1
+    return [
+        (folder, "/".join(path.parts[-depth:])) for folder, path in zip(folders, whole, strict=True)
+    ]
+
+
+def subject_in(folder: Path, name: str) -> "Subject":
+    """What the files in a folder say."""
+    from ..report import Subject
+    from ..training import RECORD
+
+    subject = Subject(name)
+    if (folder / RECORD).exists():
+        subject = _trained(folder, name)
+    elif not (folder / SUMMARY).exists():
+        raise NatgfnError(
+            f"{folder} holds no run: expected a folder that natgfn train, dag or graphical made"
+        )
+    return _with_summary(folder, subject)
+
+
+def _trained(folder: Path, name: str) -> "Subject":
+    """What the record of a run says, and the run itself where it can be made again."""
+    from ..training import RECORD, Record, load_setup, reopen, subject_from, subject_of
+
+    header, lines = Record(folder / RECORD).read()
+    if is_fit(folder):  # its other files have the rest
+        return subject_from(header, lines, name)
+    try:
+        run = reopen(folder, load_setup(folder))
+    except NatgfnError as error:
+        subject = subject_from(header, lines, name)
+        remark = f"The terminal law and samples are missing: {error}."
+        return dataclasses.replace(subject, remarks=(*subject.remarks, remark))
+    return dataclasses.replace(subject_of(run), name=name)
+
+
+def _with_summary(folder: Path, subject: "Subject") -> "Subject":
+    from ..report import Table, flat
+
+    path = folder / SUMMARY
+    if not path.exists():
+        return subject
+    try:
+        summary: dict[str, Any] = dict(json.loads(path.read_text()))
+        told = {key: summary.pop(key, default) for key, default in _TOLD.items()}
+        numbers = Table("Numbers", ("name", "value"), list(flat(summary)))
+        return dataclasses.replace(
+            subject,
+            command=str(told["command"]),
+            settings={**dict(flat(told["options"])), **subject.settings},
+            versions={**told["versions"], **subject.versions},
+            maps=(*subject.maps, *_maps(folder)),
+            tables=(numbers, *_samples(folder)),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NatgfnError(f"{folder} is not as natgfn left it: {error}") from error
+
+
+_TOLD: dict[str, Any] = {"command": "", "options": {}, "versions": {}}
+"""What a summary says besides numbers."""
+
+
+def _maps(folder: Path) -> "list[HeatMap]":
+    """Probabilities of edges, and of the values of variables."""
+    import numpy as np
+
+    from ..report import HeatMap
+
+    maps = []
+    if (path := folder / "edge_marginals.csv").exists():
+        (_, *targets), *rows = _read_csv(path)
+        values = np.array([row[1:] for row in rows], float)
+        np.fill_diagonal(values, np.nan)
+        names = ([row[0] for row in rows], targets)
+        maps.append(HeatMap("probability of each edge", values, ("source", "target"), names))
+    if (path := folder / "marginals.csv").exists():
+        (_, _, *columns), *rows = _read_csv(path)
+        cells = np.array([row[: 2 + columns.index("probability") + 1] for row in rows])
+        variables, positions = np.unique(cells[:, 0].astype(int), return_inverse=True)
+        levels = cells[:, 1].astype(int)
+        values = np.full((len(variables), levels.max() + 1), np.nan)
+        values[positions, levels] = cells[:, -1].astype(float)
+        names = (variables.astype(str).tolist(), [str(k) for k in range(values.shape[1])])
+        maps.append(HeatMap("probability of each value", values, ("variable", "value"), names))
+    return maps
+
+
+def _read_csv(path: Path) -> list[list[str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def _samples(folder: Path) -> "list[Table]":
+    """The first of the graphs or assignments that were drawn."""
+    import numpy as np
+
+    from ..report import Table, seen
+    from ..training import SAMPLES
+
+    if not (path := folder / "samples.npz").exists():
+        return []
+    with np.load(path, allow_pickle=False) as found:
+        if "graphs" in found:
+            names = found["names"].tolist()
+            edges = [
+                ", ".join(f"{names[i]} -> {names[j]}" for i, j in np.argwhere(graph))
+                for graph in found["graphs"][:SAMPLES]
+            ]
+            rewards = [seen(reward) for reward in found["log_rewards"].tolist()]
+            return [Table("Samples", ("log R", "edges"), list(zip(rewards, edges, strict=False)))]
+        rows = [(" ".join(map(str, values)),) for values in found["values"][:SAMPLES].tolist()]
+        return [Table("Samples", ("values of the variables, in order",), rows)]

@@ -1,0 +1,122 @@
+"""What a terminal, a log file and a program get to see of a command."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import TINY, assert_one_line, natgfn
+
+from natgfn.progress import Progress, track
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_list_fits_a_terminal_and_has_no_latex():
+    result = natgfn("list")
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert not {"$", "\\", "`"} & set(result.stdout)
+    for words in ("Hypergrid", "SampleSpace", "rule.occupancy=", "triangle", "tabular"):
+        assert words in result.stdout
+    assert "side=8" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("envs", ("Hypergrid", "side=8")),
+        ("rule.occupancy", ("Factorised", "route='joint'")),
+        ("occupancies", ("Factorised",)),
+        ("benchmarks", ("tabular",)),
+    ],
+)
+def test_one_group_has_its_options(group: str, words: tuple[str, ...]):
+    result = natgfn("list", group)
+    assert result.exit_code == 0, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert all(word in result.stdout for word in words)
+    assert "Euclidean" not in result.stdout
+
+
+def test_an_unknown_group_is_one_line():
+    assert_one_line(natgfn("list", "enws"), 2, "no group 'enws'", "env", "experiments")
+
+
+def test_programs_get_one_object():
+    trained = natgfn("train", *TINY, "seeds=2", "--out", "run", "--json")
+    found = json.loads(trained.stdout)
+    last = json.loads(Path("run/record.jsonl").read_text().splitlines()[-1])
+    assert found["metrics"]["kl"] == last["kl"]
+    assert (found["updates"], found["seeds"], found["out"]) == (4, 2, "run")
+    assert Path(found["report"]).exists()
+    assert json.loads(natgfn("resume", "run", "--json").stdout)["metrics"] == found["metrics"]
+    checked = natgfn("check", "natgfn.envs:Hypergrid", "side=3", "--json")
+    assert json.loads(checked.stdout)["ok"]
+
+
+def test_programs_get_one_object_about_graphs_and_factors():
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    pd.DataFrame(values, columns=["a", "b"]).to_csv("data.csv", index=False)
+    Path("model.uai").write_text("MARKOV\n2\n2 2\n1\n2 0 1\n4\n1 2 3 4\n")
+    graphs = natgfn("dag", "exact", "data.csv", "--out", "graphs", "--json")
+    written = json.loads(Path("graphs/summary.json").read_text())
+    assert written.items() <= json.loads(graphs.stdout).items()
+    factors = natgfn("graphical", "exact", "model.uai", "--out", "factors", "--json")
+    assert json.loads(factors.stdout)["log_z"] == pytest.approx(np.log(10))
+
+
+def test_quiet_is_quiet():
+    trained = natgfn("train", *TINY, "--out", "run", "--quiet")
+    assert (trained.exit_code, trained.output) == (0, "")
+    checked = natgfn("check", "natgfn.envs:Hypergrid", "side=3", "-q")
+    assert (checked.exit_code, checked.output) == (0, "")
+    assert_one_line(natgfn("train", "env=nothing", "-q"), 2, "nothing")
+
+
+def test_a_run_ends_with_what_to_do_next():
+    said = natgfn("train", *TINY, "--out", "run").stdout
+    assert "the run is in run" in said
+    assert "run/report.html" in said
+    assert "natgfn certify run" in said
+    assert "reverse_kl" not in said  # the page has it
+
+
+def test_without_a_terminal_progress_is_lines(capsys: pytest.CaptureFixture[str]):
+    with Progress("training", 1_000, lines=0.0) as progress:
+        progress.say("8 states")
+        progress.update(0)
+        progress.update(500, "[red]2 steps rejected[/red]")
+    first, start, half = capsys.readouterr().out.splitlines()
+    assert first == "8 states"
+    assert start == "training: 0 of 1,000"
+    assert half == "training: 500 of 1,000, 0 s left, 2 steps rejected"
+    with Progress("training", 10) as progress:
+        progress.update(5)
+    assert list(track([1, 2], "items")) == [1, 2]
+    assert capsys.readouterr().out == ""  # the first line comes after half a minute
+
+
+def test_nothing_is_shown_where_that_was_asked_for(capsys: pytest.CaptureFixture[str]):
+    with Progress("training", 10, shown=False, lines=0.0) as progress:
+        progress.say("8 states")
+        progress.update(5)
+    assert capsys.readouterr().out == ""
+
+
+def test_shells_complete_commands():
+    asked = {"_NATGFN_COMPLETE": "complete_bash", "COMP_WORDS": "natgfn tra", "COMP_CWORD": "1"}
+    code = "from natgfn.cli import app; app(prog_name='natgfn')"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["train"]
+    assert "--install-completion" in natgfn("--help").stdout
