@@ -217,7 +217,7 @@ class Witness(AbstractSource):
         return ng.sampling.rollout(env, flow.forward, proposal, num, key=key)
 
     def learn(self, env, batch, memory, step):
-        return memory.at[step].set(batch.paths.last.words)
+        return memory.at[step].set(batch.paths.last.letters)
 
 
 def test_modes_discovered_are_those_near_to_what_was_drawn():
@@ -332,7 +332,7 @@ def test_the_arrays_of_an_environment_are_kept_with_its_record(tmp_path):
 
 def test_samples_and_pictures(watched, tmp_path):
     drawn = watched.sample(7)
-    assert drawn.words.shape == (7, 6)
+    assert drawn.letters.shape == (7, 6)
     assert np.asarray(jax.vmap(BITS.is_terminal)(drawn)).all()
     assert watched.plot(tmp_path / "run.png").stat().st_size > 10_000
 

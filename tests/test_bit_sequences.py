@@ -12,9 +12,16 @@ from scipy.optimize import linear_sum_assignment
 import natgfn as ng
 from natgfn import NatgfnError
 from natgfn.check import check_environment
-from natgfn.envs import AppendedBitSequences, BitSequences, CountsModes, HasDistance, HasTestSet
+from natgfn.envs import (
+    AppendedBitSequences,
+    BitSequences,
+    CountsModes,
+    HasDistance,
+    HasTestSet,
+    Sequence,
+)
 from natgfn.envs.base import ListsObjects, OnGrid
-from natgfn.envs.bit_sequences import AbstractBitSequences, BitState
+from natgfn.envs.bit_sequences import AbstractBitSequences
 from natgfn.statespace import enumerate_states, log_path_counts
 from natgfn.training import describe, read_settings, setup_from
 
@@ -26,13 +33,13 @@ def text(env: AbstractBitSequences, words) -> str:
     return "".join(f"{int(word):0{env.word}b}" for word in words)
 
 
-def state(env: AbstractBitSequences, bits: str) -> BitState:
+def state(env: AbstractBitSequences, bits: str) -> Sequence:
     words = [int(bits[i : i + env.word], 2) for i in range(0, env.length, env.word)]
-    return BitState(jnp.array(words, jnp.int32))
+    return Sequence(jnp.array(words, jnp.int32))
 
 
-def texts(env: AbstractBitSequences, states: BitState) -> list[str]:
-    return [text(env, words) for words in np.asarray(states.words)]
+def texts(env: AbstractBitSequences, states: Sequence) -> list[str]:
+    return [text(env, words) for words in np.asarray(states.letters)]
 
 
 def modes(env: AbstractBitSequences) -> list[str]:
@@ -147,10 +154,10 @@ def test_distance_counts_the_bits_that_differ(one, other):
 def test_positions_that_are_empty_cost_nothing_yet():
     env = BitSequences(16, 4, modes=3)
     string = "0110" + "1001" + "0001" + "1110"
-    words = state(env, string).words.at[jnp.array([0, 2])].set(env.num_words)
+    words = state(env, string).letters.at[jnp.array([0, 2])].set(env.num_letters)
     filled = [4, 5, 6, 7, 12, 13, 14, 15]
     least = min(sum(string[i] != mode[i] for i in filled) for mode in modes(env))
-    assert float(env.log_partial(BitState(words))) == pytest.approx(-3 * least / 16)
+    assert float(env.log_partial(Sequence(words))) == pytest.approx(-3 * least / 16)
     assert float(env.log_partial(env.init())) == 0
 
 
@@ -207,7 +214,7 @@ def test_the_full_size_steps_back_to_where_it_came_from(form):
     for before, action in reversed(past):
         assert env.backward_mask(x)[action]
         x = undo(x, action)
-        assert x.words.tolist() == before.words.tolist()
+        assert x.letters.tolist() == before.letters.tolist()
 
 
 @FORMS
@@ -234,7 +241,7 @@ def test_bad_fields_are_refused(form, fields, message):
 def test_a_test_set_has_a_string_and_no_more_than_there_are():
     with pytest.raises(ValueError, match=r"^num must be at least 1, got 0$"):
         BitSequences().test_set(0)
-    assert BitSequences(length=16, modes=3).test_set(1_000).words.shape == (48, 2)
+    assert BitSequences(length=16, modes=3).test_set(1_000).letters.shape == (48, 2)
 
 
 def test_bit_sequences_can_be_configured_and_described():

@@ -23,7 +23,17 @@ from .gaussian_dags import GaussianDags as GaussianDags
 from .hypergrid import Hypergrid as Hypergrid
 from .lazy_walk import LazyWalk as LazyWalk
 from .parent_sets import ParentSets as ParentSets
+from .qm9_small import QM9Small as QM9Small
+from .sequences import AbstractAppended as AbstractAppended
+from .sequences import AbstractExtended as AbstractExtended
+from .sequences import AbstractFilled as AbstractFilled
+from .sequences import AbstractSequences as AbstractSequences
+from .sequences import AppendedSequences as AppendedSequences
+from .sequences import ExtendedSequences as ExtendedSequences
+from .sequences import FilledSequences as FilledSequences
+from .sequences import Sequence as Sequence
 from .targets import AbstractTarget as AbstractTarget
 from .targets import Gaussians as Gaussians
 from .targets import Rings as Rings
+from .tfbind8 import TFBind8 as TFBind8
 from .triangles import Triangles as Triangles

@@ -1,24 +1,17 @@
 """The bit sequences of Malkin et al. (2022): strings of bits near to one of sixty modes."""
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .base import AbstractEnv, Action
+from .sequences import AbstractAppended, AbstractFilled, AbstractSequences, Sequence
 
 _PIECES = ("00000000", "11111111", "11110000", "00001111", "00111100")
 
 
-class BitState(NamedTuple):
-    words: Int[Array, " positions"]
-    """Each a number, its first bit the most significant; $2^k$ where the position is empty."""
-
-
-class AbstractBitSequences(AbstractEnv):
+class AbstractBitSequences(AbstractSequences):
     r"""Strings of $n$ bits, made of words of $k$ bits; complete when no position is empty.
 
     $$\log R(x) = -\beta \min_m \mathrm{Hamming}(x, m) / n,$$
@@ -53,35 +46,18 @@ class AbstractBitSequences(AbstractEnv):
                 raise ValueError(f"{name} must be at least {least}, got {value}")
 
     @property
-    def num_words(self) -> int:
-        """$2^k$, how many different words there are; also the number of the empty one."""
+    def num_letters(self) -> int:
+        """$2^k$: a letter is a word, as a number with its first bit the most significant."""
         return 2**self.word
 
     @property
     def max_steps(self) -> int:
         return self.length // self.word
 
-    @property
-    def sides(self) -> tuple[int, ...]:
-        return (self.num_words + 1,) * self.max_steps
-
-    def coordinates(self, state: BitState) -> Int[Array, " positions"]:
-        return state.words
-
-    def init(self) -> BitState:
-        return BitState(jnp.full(self.max_steps, self.num_words, jnp.int32))
-
-    def is_terminal(self, state: BitState) -> Bool[Array, ""]:
-        return jnp.all(state.words < self.num_words)
-
-    def observe(self, state: BitState) -> Float[Array, " features"]:
-        """One-hot words, the empty one last."""
-        return (state.words[:, None] == jnp.arange(self.num_words + 1)).astype(float).ravel()
-
-    def log_reward(self, state: BitState) -> Float[Array, ""]:
+    def log_reward(self, state: Sequence) -> Float[Array, ""]:
         return -self.exponent * jnp.min(self._distances(state)) / self.length
 
-    def log_partial(self, state: BitState) -> Float[Array, ""]:
+    def log_partial(self, state: Sequence) -> Float[Array, ""]:
         """Of the positions that are filled, as if the empty ones agreed with the mode."""
         return self.log_reward(state)
 
@@ -89,14 +65,14 @@ class AbstractBitSequences(AbstractEnv):
     def num_modes(self) -> int:
         return self.modes
 
-    def finds(self, state: BitState) -> Bool[Array, " modes"]:
+    def finds(self, state: Sequence) -> Bool[Array, " modes"]:
         return self._distances(state) < (self.radius or self.length // 4)
 
-    def distance(self, one: BitState, other: BitState) -> Float[Array, ""]:
+    def distance(self, one: Sequence, other: Sequence) -> Float[Array, ""]:
         """Hamming, in bits."""
-        return jnp.sum(jax.lax.population_count(one.words ^ other.words)).astype(float)
+        return jnp.sum(jax.lax.population_count(one.letters ^ other.letters)).astype(float)
 
-    def test_set(self, num: int) -> BitState:
+    def test_set(self, num: int) -> Sequence:
         """Each mode with each number of random bits flipped, from 0 to $n - 1$.
 
         Those with fewer flips come first. A smaller set takes strings at equal intervals; there
@@ -113,13 +89,13 @@ class AbstractBitSequences(AbstractEnv):
         order = rng.permuted(np.tile(np.arange(self.length), (total, 1)), axis=1)
         chosen = np.arange(num) * total // num
         flipped = order[chosen] < flips[chosen, None]
-        return BitState(jnp.asarray(self._words(self.mode_bits()[mode[chosen]] ^ flipped)))
+        return Sequence(jnp.asarray(self._words(self.mode_bits()[mode[chosen]] ^ flipped)))
 
-    def objects(self) -> BitState:
+    def objects(self) -> Sequence:
         if self.length > 20:
             raise ValueError(f"length must be at most 20 to list all objects, got {self.length}")
         bits = np.arange(2**self.length)[:, None] >> np.arange(self.length)[::-1] & 1
-        return BitState(jnp.asarray(self._words(bits)))
+        return Sequence(jnp.asarray(self._words(bits)))
 
     def mode_bits(self) -> Int[np.ndarray, "modes length"]:
         """The modes, bit by bit."""
@@ -132,44 +108,16 @@ class AbstractBitSequences(AbstractEnv):
         values = 2 ** np.arange(self.word)[::-1]
         return (bits.reshape(len(bits), self.max_steps, self.word) @ values).astype(np.int32)
 
-    def _distances(self, state: BitState) -> Int[Array, " modes"]:
+    def _distances(self, state: Sequence) -> Int[Array, " modes"]:
         """Bits in which the filled positions differ from each mode: looked up, in integers."""
         words = self._words(self.mode_bits()).T[:, None]
-        differing = np.bitwise_count(words ^ np.arange(self.num_words)[:, None]).astype(np.int8)
+        differing = np.bitwise_count(words ^ np.arange(self.num_letters)[:, None]).astype(np.int8)
         table = jnp.asarray(np.pad(differing, ((0, 0), (0, 1), (0, 0))))  # empty: in none
-        return jnp.sum(table[jnp.arange(self.max_steps), state.words], axis=0, dtype=jnp.int32)
+        return jnp.sum(table[jnp.arange(self.max_steps), state.letters], axis=0, dtype=jnp.int32)
 
 
-class BitSequences(AbstractBitSequences):
-    """Fill any empty position: action $2^k i + w$ puts word $w$ into position $i$."""
-
-    length: int = 120
-    word: int = 8
-    exponent: float = 3.0
-    modes: int = 60
-    radius: int | None = None
-    seed: int = 0
-
-    @property
-    def num_actions(self) -> int:
-        return self.max_steps * self.num_words
-
-    def step(self, state: BitState, action: Action) -> BitState:
-        position, value = jnp.divmod(jnp.asarray(action, jnp.int32), self.num_words)
-        return BitState(state.words.at[position].set(value))
-
-    def undo(self, state: BitState, action: Action) -> BitState:
-        return BitState(state.words.at[action // self.num_words].set(self.num_words))
-
-    def forward_mask(self, state: BitState) -> Bool[Array, " actions"]:
-        return jnp.repeat(state.words == self.num_words, self.num_words)
-
-    def backward_mask(self, state: BitState) -> Bool[Array, " actions"]:
-        return (state.words[:, None] == jnp.arange(self.num_words)).ravel()
-
-
-class AppendedBitSequences(AbstractBitSequences):
-    """Append words from left to right: the action is the word."""
+class BitSequences(AbstractFilled, AbstractBitSequences):
+    """Fill any empty position with a word."""
 
     length: int = 120
     word: int = 8
@@ -178,22 +126,13 @@ class AppendedBitSequences(AbstractBitSequences):
     radius: int | None = None
     seed: int = 0
 
-    @property
-    def num_actions(self) -> int:
-        return self.num_words
 
-    def step(self, state: BitState, action: Action) -> BitState:
-        return BitState(state.words.at[self._filled(state)].set(jnp.asarray(action, jnp.int32)))
+class AppendedBitSequences(AbstractAppended, AbstractBitSequences):
+    """Append words from left to right."""
 
-    def undo(self, state: BitState, action: Action) -> BitState:
-        return BitState(state.words.at[self._filled(state) - 1].set(self.num_words))
-
-    def forward_mask(self, state: BitState) -> Bool[Array, " actions"]:
-        return jnp.full(self.num_actions, ~self.is_terminal(state))
-
-    def backward_mask(self, state: BitState) -> Bool[Array, " actions"]:
-        last = state.words[jnp.maximum(self._filled(state) - 1, 0)]  # empty in the source
-        return jnp.arange(self.num_actions) == last
-
-    def _filled(self, state: BitState) -> Int[Array, ""]:
-        return jnp.sum(state.words < self.num_words)
+    length: int = 120
+    word: int = 8
+    exponent: float = 3.0
+    modes: int = 60
+    radius: int | None = None
+    seed: int = 0
