@@ -95,6 +95,19 @@ def test_the_outer_bound_takes_the_plateau_off_the_rim():
     assert without[0, 0] == pytest.approx(0.501)
 
 
+def test_the_hard_form_has_other_heights():
+    easy, hard = (
+        rewards(Hypergrid(20, floor=floor, plateau=plateau, peak=peak))
+        for floor, plateau, peak in ((1e-3, 0.5, 2.0), (1e-4, 1.0, 3.0))
+    )
+    heights = {0.001: 1e-4, 0.501: 1.0001, 2.501: 4.0001}
+    for cell, height in easy.items():
+        assert hard[cell] == pytest.approx(heights[round(height, 3)], rel=1e-6)
+    assert len(set(np.round(list(hard.values()), 6))) == 3
+    with pytest.raises(ValueError, match="peak must be finite and not negative, got -1"):
+        Hypergrid(peak=-1.0)
+
+
 @pytest.mark.parametrize("nodes", [3, 4])
 @float64
 def test_triangle_counts_equal_those_of_the_adjacency_sets(nodes):

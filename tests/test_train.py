@@ -69,7 +69,8 @@ def test_a_run_is_evaluated_at_the_start_on_schedule_and_at_the_end(run):
 
 def test_a_run_reports_its_configuration_in_plain_json(run):
     assert run.configuration["env"] == {
-        "name": "Hypergrid", "side": 4, "dims": 2, "floor": 1e-3, "outer_bound": True
+        "name": "Hypergrid", "side": 4, "dims": 2, "floor": 1e-3, "outer_bound": True,
+        "plateau": 0.5, "peak": 2.0,
     }  # fmt: skip
     assert run.configuration["rule"]["name"] == "SampleSpace"
     assert run.configuration["backward"] == {"name": "Uniform"}

@@ -11,9 +11,11 @@ from .grid import AbstractGrid, GridState
 class Hypergrid(AbstractGrid):
     r"""A grid with $H$ cells a side: increment a coordinate, or stop and collect the reward.
 
-    $$R(s) = R_0 + \tfrac12 \prod_d 1\{\tfrac14 < |x_d - \tfrac12| < \tfrac12\}
-           + 2 \prod_d 1\{\tfrac3{10} < |x_d - \tfrac12| < \tfrac25\},
+    $$R(s) = R_0 + R_1 \prod_d 1\{\tfrac14 < |x_d - \tfrac12| < \tfrac12\}
+           + R_2 \prod_d 1\{\tfrac3{10} < |x_d - \tfrac12| < \tfrac25\},
       \qquad x_d = s_d / (H - 1).$$
+
+    The field's hard form has $R_0, R_1, R_2 = 10^{-4}, 1, 3$.
 
     Attributes:
         side: $H$, cells a side.
@@ -21,12 +23,23 @@ class Hypergrid(AbstractGrid):
         floor: $R_0$, the reward of every cell.
         outer_bound: whether the plateau excludes $|x_d - 1/2| = 1/2$, as the paper prints
             it. Most code of the field leaves that bound out.
+        plateau: $R_1$.
+        peak: $R_2$.
     """
 
     side: int = 8
     dims: int = 2
     floor: float = 1e-3
     outer_bound: bool = True
+    plateau: float = 0.5
+    peak: float = 2.0
+
+    def __check_init__(self):
+        for name in ("plateau", "peak"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(
+                    f"{name} must be finite and not negative, got {getattr(self, name)}"
+                )
 
     @property
     def max_steps(self) -> int:
@@ -45,8 +58,8 @@ class Hypergrid(AbstractGrid):
         plateau, peak = self._indicators()
         reward = (
             self.floor
-            + 0.5 * jnp.all(jnp.asarray(plateau)[state.cell])
-            + 2.0 * jnp.all(jnp.asarray(peak)[state.cell])
+            + self.plateau * jnp.all(jnp.asarray(plateau)[state.cell])
+            + self.peak * jnp.all(jnp.asarray(peak)[state.cell])
         )
         return jnp.log(reward)
 
