@@ -5,7 +5,7 @@ READY := .venv/.ready
 # Compiled programs are kept between runs, and leave with the rest.
 export NATGFN_CACHE ?= $(CURDIR)/.venv/jax-cache
 
-.PHONY: demo test test-slow lint types unit clean
+.PHONY: demo test test-slow lint types unit release-check clean
 
 demo: $(READY)
 	$(BIN)/natgfn demo --out demo
@@ -25,10 +25,21 @@ types: $(READY)
 unit: $(READY)
 	$(BIN)/pytest -m "not slow"
 
+# The wheel in an empty environment outside of the checkout, without any extra.
+release-check: $(READY)
+	rm -rf dist
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
+	&& $(PYTHON) -m venv $$folder/venv \
+	&& $$folder/venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl \
+	&& cd $$folder && venv/bin/natgfn --version && venv/bin/natgfn demo
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $(READY)
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv demo runs dist
