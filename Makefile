@@ -6,7 +6,7 @@ DOCS_READY := .venv/.docs-ready
 # Compiled programs are kept between runs, and leave with the rest.
 export NATGFN_CACHE ?= $(CURDIR)/.venv/jax-cache
 
-.PHONY: demo test test-slow lint types unit docs notebooks clean
+.PHONY: demo test test-slow lint types unit docs notebooks release-check clean
 
 demo: $(READY)
 	$(BIN)/natgfn demo --out demo
@@ -32,6 +32,17 @@ docs: $(DOCS_READY)
 notebooks: $(DOCS_READY)
 	$(BIN)/jupytext --to notebook --execute --output-dir examples/notebooks examples/*.py
 
+# The wheel in an empty environment outside of the checkout, without any extra.
+release-check: $(READY)
+	rm -rf dist
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT \
+	&& $(PYTHON) -m venv $$folder/venv \
+	&& $$folder/venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl \
+	&& cd $$folder && venv/bin/natgfn --version && venv/bin/natgfn demo
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
@@ -42,4 +53,4 @@ $(DOCS_READY): $(READY)
 	touch $(DOCS_READY)
 
 clean:
-	rm -rf .venv demo runs site
+	rm -rf .venv demo runs site dist

@@ -375,3 +375,26 @@ def test_the_record_says_what_was_run_and_with_what(finished):
     assert header["configuration"]["updates"] == 300
     assert header["versions"]["jax"] == jax.__version__
     assert {"natgfn", "numpy", "python", "device"} <= header["versions"].keys()
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    code = f"""
+        import sys
+        from pathlib import Path
+        from natgfn.training import locked
+        with locked(Path({str(tmp_path)!r})):
+            print("mine", flush=True)
+            sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "mine\n"
+        run = {"updates": 1, "batch": 2, "progress": False, "out": tmp_path}
+        with pytest.raises(NatgfnError, match="in use by another process"):
+            ng.train(ng.envs.Hypergrid(side=3), **run)
+        assert not (tmp_path / "record.jsonl").exists()
+    finally:
+        other.kill()  # as a crash would: the folder is free again
+        other.communicate()
+    ng.train(ng.envs.Hypergrid(side=3), **run)

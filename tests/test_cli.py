@@ -228,4 +228,4 @@ def test_check_passes_and_fails_with_its_exit_code(monkeypatch: pytest.MonkeyPat
 
 def test_version():
     result = natgfn("--version")
-    assert (result.exit_code, result.output) == (0, "natgfn 0.1.0\n")
+    assert (result.exit_code, result.output) == (0, "natgfn 0.2.0\n")

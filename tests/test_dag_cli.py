@@ -86,7 +86,7 @@ def test_discrete_data():
         ("data.csv --temperature hot", ("a number or paper", "'hot'")),
         ("data.csv --temperature 0", ("temperature must be positive", "got 0")),
         ("data.csv --edge-penalty nan", ("edge_penalty must be finite",)),
-        ("data.csv --max-parents -1", ("max_parents must not be negative", "-1")),
+        ("data.csv --max-parents -1", ("max_parents must be at least 0", "-1")),
         ("wide.csv", ("27 variables", "more than the limit of 8 GB", "fewer variables")),
         ("data.csv --out data.csv", ("data.csv", "exists")),
     ],

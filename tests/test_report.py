@@ -157,7 +157,7 @@ def test_a_missing_library_is_named_with_its_extra(runs: Path, monkeypatch: pyte
     monkeypatch.chdir(runs)
     trained = natgfn("train", "env=hypergrid", "env.side=3", "updates=1", "batch=4")
     assert trained.exit_code == 0
-    assert "no page about it: a report page needs plotly" in trained.output
+    assert "no page about it: plotly is not installed" in trained.output
 
 
 @pytest.mark.parametrize(

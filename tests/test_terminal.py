@@ -120,3 +120,59 @@ def test_shells_complete_commands():
     )
     assert done.stdout.split() == ["train"]
     assert "--install-completion" in natgfn("--help").stdout
+
+
+@pytest.mark.parametrize("moment", ["typer", "jax", "numpy"])
+def test_ctrl_c_during_imports_is_one_line(moment: str):
+    """Also inside of a library, which would turn an exception into its own."""
+    code = f"""
+import builtins, os, signal, sys
+real = builtins.__import__
+def importing(name, *rest):
+    if name.partition(".")[0] == {moment!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *rest)
+from natgfn.cli import main
+sys.argv = ["natgfn", "train", "env=hypergrid"]
+builtins.__import__ = importing
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+    assert not Path("runs").exists()
+
+
+def test_names_that_are_formulas_are_text_in_a_spreadsheet():
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    pd.DataFrame(values, columns=["=1+1", "b"]).to_csv("data.csv", index=False)
+    assert natgfn("dag", "exact", "data.csv", "--out", "run").exit_code == 0
+    edges = pd.read_csv("run/edge_marginals.csv", index_col=0)
+    assert list(edges.columns) == list(edges.index) == ["'=1+1", "b"]
+    assert json.loads(Path("run/summary.json").read_text())["variables"] == ["=1+1", "b"]
+
+
+@pytest.mark.parametrize("command", ["train env=hypergrid", "dag exact data.csv", "report run"])
+def test_an_empty_out_is_one_line(command: str):
+    assert_one_line(natgfn(*command.split(), "--out", ""), 2, "--out is empty")
+    assert not list(Path().iterdir())
+
+
+def test_out_is_opened_before_the_work(monkeypatch: pytest.MonkeyPatch):
+    def work(*_, **__):
+        raise AssertionError("it worked first")
+
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    pd.DataFrame(values, columns=["a", "b"]).to_csv("data.csv", index=False)
+    monkeypatch.setattr("natgfn.dag.exact_posterior", work)
+    assert_one_line(natgfn("dag", "exact", "data.csv", "--out", "data.csv"), 2, "data.csv")
+
+
+def test_default_folders_are_taken_by_one_run_each(monkeypatch: pytest.MonkeyPatch):
+    """Also by two that look at the same moment."""
+    assert natgfn("train", *TINY).exit_code == 0
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda p: not p.match("runs/*") and exists(p))
+    assert natgfn("train", *TINY, "--json").exit_code == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["hypergrid-1", "hypergrid-2"]
+    assert_one_line(natgfn("train", *TINY, "enumerate=true", "max_states=2"), 2, "max_states")
+    assert len(list(Path("runs").iterdir())) == 2  # what failed leaves no folder

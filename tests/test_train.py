@@ -1,5 +1,9 @@
 """Training: it learns, seeds are paired, steps compile once, bad steps are not taken."""
 
+import json
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -240,3 +244,30 @@ def test_training_refuses_objects_of_reward_zero():
     """Their residual is infinite: every step that meets one would be rejected."""
     with pytest.raises(ValueError, match="1 objects that can be reached have reward zero"):
         ng.train(Impossible(side=2), updates=1, progress=False)
+
+
+def test_whole_numbers_are_asked_for_where_annotations_are_not_checked(tmp_path):
+    """In a process of its own: in this one, types are checked before anything else."""
+    code = f"""
+import numpy as np, natgfn as ng
+def refused(make, *words):
+    try:
+        make()
+    except ValueError as error:
+        assert all(word in str(error) for word in words), error
+    else:
+        raise AssertionError(words)
+refused(lambda: ng.envs.Hypergrid(side=2.5), "side must be a whole number", "2.5")
+refused(lambda: ng.envs.LazyWalk(steps=-1), "steps must be at least 1")
+env = ng.envs.Hypergrid(side=3)
+refused(lambda: ng.Setup(env, updates=2.5), "updates must be a whole number")
+refused(lambda: ng.Setup(env, seed=2**40), "seed must be below 2^32")
+refused(lambda: ng.Setup(env, seed=-1), "seed must be at least 0")
+run = ng.train(env, updates=np.int64(1), batch=np.int32(2), out={str(tmp_path)!r}, progress=False)
+refused(lambda: run.sample(3, seed=7), "seed must be from 0 to 0", "7")
+refused(lambda: run.sample(3, seed=-1), "seed must be from 0 to 0")
+refused(lambda: run.sample(-3), "num must be at least 1")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    header = json.loads((tmp_path / "record.jsonl").read_text().splitlines()[0])
+    assert header["configuration"]["updates"] == 1

@@ -1,8 +1,29 @@
 """Errors that a person can act on."""
 
+import operator
+from typing import Any
+
 
 class NatgfnError(Exception):
     """Bad input or an unusable file: one line that says what was given and what to do.
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class MissingExtra(NatgfnError):
+    """A library that an extra of natgfn brings is not installed."""
+
+    def __init__(self, error: ModuleNotFoundError, extra: str):
+        library = (error.name or "a library").partition(".")[0]
+        super().__init__(f"{library} is not installed: pip install 'natgfn[{extra}]'")
+
+
+def require_whole(name: str, value: Any, least: int) -> None:
+    """A ValueError of one line, unless `value` is a whole number of any kind, and large enough."""
+    try:
+        operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")

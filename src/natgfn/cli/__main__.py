@@ -1,5 +1,5 @@
 """`python -m natgfn.cli`, the same as `natgfn`."""
 
-from .commands import main
+from . import main
 
 main()

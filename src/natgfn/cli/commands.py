@@ -8,7 +8,9 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,11 +70,6 @@ app = typer.Typer(
 )
 app.add_typer(dag.app, name="dag")
 app.add_typer(graphical.app, name="graphical")
-
-
-def main() -> None:
-    """The entry point."""
-    app()
 
 
 def _show_version(wanted: bool) -> bool:
@@ -135,16 +132,26 @@ def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
             "a file, natgfn graphical fit MODEL.uai"
         )
     setup = setup_from(configuration)
-    _train(setup, out or _free_folder(setup), voice, resume=False)
+    with _new_folder(setup) if out is None else nullcontext(out) as folder:
+        _train(setup, folder, voice, resume=False)
 
 
-def _free_folder(setup: "Setup") -> Path:
+@contextmanager
+def _new_folder(setup: "Setup") -> Iterator[Path]:
+    """A folder that no other process has, named after the run; not kept if nothing gets into it."""
     parts = [part for part in (setup.env, setup.rule) if part is not None]
     stem = "-".join(type(part).__name__.lower() for part in parts)
-    number = 1
-    while (folder := Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return folder
+    Path("runs").mkdir(exist_ok=True)
+    for number in count(1):
+        folder = Path("runs") / f"{stem}-{number}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            break
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 @app.command()

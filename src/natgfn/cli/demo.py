@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..envs import Hypergrid
+from ..errors import MissingExtra
 from ..optim import Euclidean, SampleSpace
 from ..statespace import enumerate_states
 from ..training import Run, train
@@ -15,7 +17,7 @@ SIDE, SEEDS = 8, 3
 
 
 def run_demo(out: Path, updates: int = 1_000) -> Path:
-    """Train both, print a table, draw a picture; return where the picture is."""
+    """Train both, print a table, draw a picture if matplotlib is there; return where it is."""
     console = Console()
     space = enumerate_states(Hypergrid(side=SIDE))
     console.print(
@@ -37,8 +39,12 @@ def run_demo(out: Path, updates: int = 1_000) -> Path:
         seconds = run.history[-1]["seconds"]
         table.add_row(name, f"{kl:.1e}", f"{tv:.1e}", f"{modes:.1f} of 4", f"{seconds:.1f}")
     console.print(table)
-    path = draw(runs, out / "demo.png")
-    console.print(f"\nThe picture is [bold]{path}[/bold]. Next, after `source .venv/bin/activate`:")
+    path = out / "demo.png"
+    try:
+        console.print(f"\nThe picture is [bold]{draw(runs, path)}[/bold].", end=" ")
+    except MissingExtra as error:
+        console.print(Text(f"\nno picture: {error}"))
+    console.print("Next, after `source .venv/bin/activate`:")
     console.print("  natgfn train env.name=triangles env.nodes=5    another target, your settings")
     console.print("  natgfn list                                    all there is to choose from")
     console.print("  python examples/own_environment.py             your own problem, on a page")
@@ -47,9 +53,7 @@ def run_demo(out: Path, updates: int = 1_000) -> Path:
 
 def draw(runs: dict[str, Run], path: Path) -> Path:
     """Target and learned laws as heat maps, and the divergence over training."""
-    import matplotlib.pyplot as plt  # takes long to import: training comes first
-
-    from ..figures import draw_band, heat_maps, save
+    from ..figures import draw_band, heat_maps, plt, save  # after training: it takes long
 
     figure, axes = plt.subplots(
         1,

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import equinox as eqx
 import numpy as np
-import pandas as pd
 from jaxtyping import Float, Int, Num
 
-from ..errors import NatgfnError
+from ..errors import MissingExtra, NatgfnError
+
+try:
+    import pandas as pd
+except ModuleNotFoundError as error:
+    raise MissingExtra(error, "dag") from error
 
 Edge = tuple[str, str]
 """From a cause to its effect, by name."""

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int, Num
 
+from ..errors import require_whole
 from .data import Data, load
 from .draws import draw
 from .layers import Sums, backward, exact_memory, forward, tabulate
@@ -49,6 +50,7 @@ class ExactPosterior(AbstractPosterior):
         return float(np.sum(self.parent_sets[possible] * self.log_weights[possible]))
 
     def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
+        require_whole("count", count, 1)
         rng = np.random.default_rng(seed)
         return draw(self.log_weights, self.sums, self.log_completions, count, rng)
 

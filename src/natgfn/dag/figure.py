@@ -4,13 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.patches import Circle, FancyArrowPatch
 
-from ..figures import save
+from ..figures import plt, save
 
 _THRESHOLD = 0.5
 _DARK = "#1f4e79"
@@ -46,7 +43,7 @@ def draw_graphs(laws: Mapping[str, pd.DataFrame], path: Path) -> Path:
     return save(figure, path)
 
 
-def _heat_map(axis: Axes, marginals: pd.DataFrame) -> None:
+def _heat_map(axis: plt.Axes, marginals: pd.DataFrame) -> None:
     values = marginals.to_numpy()
     shown = np.where(np.eye(len(values), dtype=bool), np.nan, values)
     image = axis.imshow(shown, cmap="Blues", vmin=0, vmax=1)
@@ -65,7 +62,7 @@ def _heat_map(axis: Axes, marginals: pd.DataFrame) -> None:
     axis.figure.colorbar(image, ax=axis, shrink=0.8, pad=0.02)
 
 
-def _graph(axis: Axes, marginals: pd.DataFrame) -> None:
+def _graph(axis: plt.Axes, marginals: pd.DataFrame) -> None:
     values, names = marginals.to_numpy(), list(marginals.columns)
     angles = np.pi / 2 - 2 * np.pi * np.arange(len(names)) / len(names)
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -78,7 +75,7 @@ def _graph(axis: Axes, marginals: pd.DataFrame) -> None:
         _connect(axis, points[i], points[j], radius, float(values[i, j]), "-|>", _DARK)
     for name, (x, y) in zip(names, points, strict=True):
         axis.add_patch(
-            Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
+            plt.Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
         )
         size = np.clip(330 * radius / len(name), 5, 10)
         axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4, **_AS_IT_IS)
@@ -87,7 +84,7 @@ def _graph(axis: Axes, marginals: pd.DataFrame) -> None:
 
 
 def _connect(
-    axis: Axes,
+    axis: plt.Axes,
     start: np.ndarray,
     end: np.ndarray,
     radius: float,
@@ -96,6 +93,8 @@ def _connect(
     colour: str,
 ) -> None:
     """A line bent towards the middle, the wider the more probable."""
+    from matplotlib.patches import FancyArrowPatch
+
     along, middle = end - start, (start + end) / 2
     side = np.sign((along[1] * middle[0] - along[0] * middle[1]).round(6))
     gap = along / np.linalg.norm(along) * (radius + 0.01)

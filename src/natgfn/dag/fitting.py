@@ -10,6 +10,7 @@ import pandas as pd
 from jaxtyping import Num
 
 from ..envs import AbstractDags
+from ..errors import require_whole
 from ..objectives import Huber, TrajectoryBalance
 from ..optim import AbstractRule, Adam, Cosine
 from ..policies import AbstractDesign, Network
@@ -82,6 +83,7 @@ def fit(
         progress: whether to show a progress bar.
         log: called with each line of the record.
     """
+    require_whole("samples", samples, 1)
     data = table if isinstance(table, Data) else load(table)
     prior = replace(prior, forbid=(*prior.forbid, *forbid), require=(*prior.require, *require))
     env = environment(data, score_for(data, score), prior, temperature)

@@ -17,7 +17,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..errors import NatgfnError
+from ..errors import NatgfnError, require_whole
 from .data import Data, Edge
 from .scores import AbstractScore, local_scores
 from .subsets import check_memory, subset_totals, table_bytes
@@ -50,8 +50,8 @@ class Prior(eqx.Module):
             raise ValueError(f"edge_penalty must be finite, got {self.edge_penalty}")
         if not 0 < self.edge_probability < 1:
             raise ValueError(f"edge_probability must be in (0, 1), got {self.edge_probability}")
-        if self.max_parents is not None and self.max_parents < 0:
-            raise ValueError(f"max_parents must not be negative, got {self.max_parents}")
+        if self.max_parents is not None:
+            require_whole("max_parents", self.max_parents, 0)
         if not all(np.isfinite(value) for value in self.log_odds.values()):
             raise ValueError("log_odds must be finite: use require and forbid for certainty")
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from scipy.special import logsumexp
 
 from ..envs import AbstractDags
+from ..errors import require_whole
 from ..objectives import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
@@ -99,6 +100,7 @@ class SampledPosterior(AbstractPosterior):
         return float(self.draws.log_rewards.mean())
 
     def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
+        require_whole("count", count, 1)
         each = -(-count // len(self.flows))
         parts = [
             draw(self.env, flow, each, seed=seed + number).graphs

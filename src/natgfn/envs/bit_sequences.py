@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..errors import require_whole
 from .sequences import AbstractAppended, AbstractFilled, AbstractSequences, Sequence
 
 _PIECES = ("00000000", "11111111", "11110000", "00001111", "00111100")
@@ -34,16 +35,16 @@ class AbstractBitSequences(AbstractSequences):
     """Of the modes and of the test set."""
 
     def __check_init__(self):
-        if self.length < 1 or self.length % 8:
+        for name, least in {"length": 1, "word": 1, "modes": 1, "radius": 1, "seed": 0}.items():
+            if (value := getattr(self, name)) is not None:
+                require_whole(name, value, least)
+        if self.length % 8:
             raise ValueError(f"length must be a positive multiple of 8, got {self.length}")
         if not 1 <= self.word <= 16 or self.length % self.word:
             wanted = f"from 1 to 16 and divide length={self.length}"
             raise ValueError(f"word must be {wanted}, got {self.word}")
         if not 0 < self.exponent < float("inf"):
             raise ValueError(f"exponent must be positive and finite, got {self.exponent}")
-        for name, least in {"modes": 1, "radius": 1, "seed": 0}.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
 
     @property
     def num_letters(self) -> int:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ..errors import require_whole
 from .base import AbstractEnv, Action
 
 
@@ -25,10 +26,8 @@ class AbstractGrid(AbstractEnv):
     """The least reward."""
 
     def __check_init__(self):
-        if self.side < 2:
-            raise ValueError(f"side must be at least 2, got {self.side}")
-        if self.dims < 1:
-            raise ValueError(f"dims must be at least 1, got {self.dims}")
+        require_whole("side", self.side, 2)
+        require_whole("dims", self.dims, 1)
         if not 0 < self.floor < float("inf"):
             raise ValueError(f"floor must be positive and finite, got {self.floor}")
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..errors import require_whole
 from .base import AbstractEnv, Action
 from .targets import AbstractTarget, Gaussians
 
@@ -39,8 +40,7 @@ class LazyWalk(AbstractEnv):
 
     def __check_init__(self):
         for name in ("reach", "steps", "dims"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), 1)
 
     @property
     def num_actions(self) -> int:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..errors import require_whole
 from .base import AbstractEnv, Action
 
 
@@ -159,8 +160,7 @@ class AbstractGiven(AbstractTable):
     """How many different ones there are."""
 
     def __check_init__(self):
-        if self.letters < 2:
-            raise ValueError(f"letters must be at least 2, got {self.letters}")
+        require_whole("letters", self.letters, 2)
         size = len(self.table)
         if size < 2 or self.letters**self.max_steps != size:
             raise ValueError(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from ..errors import require_whole
 from .base import AbstractEnv, Action
 
 
@@ -33,7 +34,8 @@ class Triangles(AbstractEnv):
     beta: float = 0.2
 
     def __check_init__(self):
-        if not 3 <= self.nodes <= 8:
+        require_whole("nodes", self.nodes, 3)
+        if self.nodes > 8:
             raise ValueError(f"nodes must be from 3 to 8, got {self.nodes}")
         if not np.isfinite(self.beta):
             raise ValueError(f"beta must be finite, got {self.beta}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NatgfnError
+from ..errors import MissingExtra, NatgfnError
 from . import charts
 from .subject import HeatMap, Subject, seen
 
@@ -24,7 +24,7 @@ def write_page(subjects: Sequence[Subject], path: str | Path) -> Path:
     """Write a page that compares the subjects, or shows the only one.
 
     Raises:
-        NatgfnError: plotly or jinja2 are not installed, or the file cannot be written.
+        NatgfnError: the file cannot be written, or plotly or jinja2 are not installed.
     """
     path = Path(path)
     text = render(subjects)
@@ -42,9 +42,7 @@ def render(subjects: Sequence[Subject]) -> str:
         from jinja2 import Environment, StrictUndefined
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:
-        raise NatgfnError(
-            f"a report page needs {error.name}: pip install 'natgfn[report]'"
-        ) from error
+        raise MissingExtra(error, "report") from error
     here = files("natgfn.report")
     scripts = [get_plotlyjs(), (here / "page.js").read_text()]
     environment = Environment(

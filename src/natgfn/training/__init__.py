@@ -27,5 +27,6 @@ from .setup import Setup as Setup
 from .setup import decide as decide
 from .store import CHECKPOINT as CHECKPOINT
 from .store import RECORD as RECORD
+from .store import locked as locked
 from .store import read_header as read_header
 from .store import snapshot_path as snapshot_path

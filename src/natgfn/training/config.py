@@ -25,6 +25,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from types import NoneType, UnionType
@@ -35,7 +36,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
-from ..errors import NatgfnError
+from ..errors import MissingExtra, NatgfnError
 from .setup import Setup
 from .store import arrays_in, read_header
 
@@ -176,9 +177,10 @@ def _exports(kind: type) -> dict[str, type[eqx.Module]]:
     package = kind.__module__.rpartition(".")[0]
     found = {}
     for name in (package, "natgfn.dag"):
-        for public, cls in vars(importlib.import_module(name)).items():
-            if _is_module(cls) and issubclass(cls, kind) and not inspect.isabstract(cls):
-                found[public] = cls
+        with suppress(MissingExtra):  # natgfn.dag needs pandas
+            for public, cls in vars(importlib.import_module(name)).items():
+                if _is_module(cls) and issubclass(cls, kind) and not inspect.isabstract(cls):
+                    found[public] = cls
     return found
 
 

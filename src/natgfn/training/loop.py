@@ -18,7 +18,7 @@ from . import checkpoint
 from .record import Record
 from .result import Run
 from .setup import Setup, decide
-from .store import CHECKPOINT, RECORD, Store
+from .store import CHECKPOINT, RECORD, Store, locked
 
 
 def train(
@@ -47,7 +47,9 @@ def train(
         ValueError: an argument or the environment is unusable; the message says why.
         NatgfnError: the folder is.
     """
-    setup = Setup(env, rule, **settings)
+    # A NumPy number is an array to JAX, and would be traced.
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}
+    setup = Setup(env, rule, **plain)
     return run(setup, out=out, resume=resume, progress=progress, log=log)
 
 
@@ -76,8 +78,6 @@ def run(
     folder = None if out is None else Path(out)
     store = None if folder is None else Store(folder, setup)
     history: list[Line] = []
-    if store is not None:
-        states, history = store.open(states, resume)
 
     def due_at(step: int) -> list[AbstractWatcher]:
         return [w for w in watchers if step % (w.every or 1) == 0 or step >= setup.updates]
@@ -103,7 +103,9 @@ def run(
     intervals = (setup.evaluate_every, *(w.every for w in watchers))
     stops = [every for every in intervals if every is not None]
     title = progress if isinstance(progress, str) else "training"
-    with Progress(title, setup.updates, shown=bool(progress)) as shown:
+    with locked(folder), Progress(title, setup.updates, shown=bool(progress)) as shown:
+        if store is not None:
+            states, history = store.open(states, resume)
         shown.say(chosen)
         if not history:
             look(None, 0.0)

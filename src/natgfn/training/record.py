@@ -64,6 +64,8 @@ def describe(thing: Any) -> Any:
         return {"name": type(thing).__name__, **{k: _field(k, thing) for k in made_from(thing)}}
     if isinstance(thing, np.ndarray | jax.Array):
         return {"array": digest(np.asarray(thing)), "shape": list(thing.shape)}
+    if isinstance(thing, np.generic):
+        return describe(thing.item())
     if isinstance(thing, float) and not math.isfinite(thing):
         return str(thing)
     if thing is None or isinstance(thing, bool | int | float | str):

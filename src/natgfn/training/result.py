@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 
 from ..algorithm import Algorithm, TrainState, of_seed
 from ..envs import State
+from ..errors import require_whole
 from ..metrics import evaluate
 from ..policies import Flow
 from ..sampling import draw_objects
@@ -81,11 +82,14 @@ class Run:
         return evaluate(self.space, self.state.flow)[1]
 
     def flow(self, seed: int = 0) -> Flow:
-        """The policies and $\\log Z$ of one seed."""
+        """The policies and $\\log Z$ of one seed, counted from 0."""
+        if not 0 <= seed < self.setup.seeds:
+            raise ValueError(f"seed must be from 0 to {self.setup.seeds - 1}, got {seed}")
         return of_seed(self.state.flow, seed)
 
     def sample(self, num: int, *, seed: int = 0, key: int = 0) -> State:
         """Draw objects: terminal states of the environment along a leading axis."""
+        require_whole("num", num, 1)
         env = self.setup.env
         drawn = draw_objects(env, self.flow(seed).forward, num, key=jax.random.key(key))
         if not isinstance(env, StateSpace):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..algorithm import Algorithm, TrainState, stack_seeds
 from ..envs import AbstractEnv, Assignments
+from ..errors import require_whole
 from ..graphical import separators, width
 from ..objectives import AbstractObjective, TrajectoryBalance
 from ..optim import AbstractRule, Natural, SampleSpace
@@ -39,6 +40,8 @@ USUAL, INSISTED = 2**17, 2**23
 
 SHARE = 0.1
 """Of the time of a run, that exact metrics may take by default."""
+SEEDS = 2**32
+"""How many seeds there are: JAX takes the last 32 bits of a larger one."""
 
 
 class Setup(eqx.Module):
@@ -93,9 +96,11 @@ class Setup(eqx.Module):
 
     def __check_init__(self):
         for name in ("batch", "updates", "seeds", "max_states", "evaluate_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+            if (value := getattr(self, name)) is not None:
+                require_whole(name, value, 1)
+        require_whole("seed", self.seed, 0)
+        if self.seed + self.seeds > SEEDS:
+            raise ValueError(f"seed must be below 2^32, all seeds of a run, got {self.seed}")
         if not np.isfinite(self.log_z):
             raise ValueError(f"log_z must be finite, got {self.log_z}")
 

@@ -1,9 +1,12 @@
 """The folder of a run: its record, its checkpoint, and the arrays it was made from."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from ..algorithm import TrainState
 from ..errors import NatgfnError
@@ -32,10 +35,6 @@ class Store:
 
     def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[Line]]:
         """The last checkpoint and the lines up to it, or `states` and none."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise NatgfnError(f"cannot make the folder {self.folder}: {error.strerror}") from error
         if self.checkpoint.exists():
             if not resume:
                 raise NatgfnError(
@@ -56,6 +55,29 @@ class Store:
         # The record first: a crash in between leaves a line too many, which `rewind` drops.
         self.record.append(line)
         checkpoint.save(self.checkpoint, states, self.configuration)
+
+
+@contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
+    """Make the folder of a run, and keep other processes out of it until the run has ended."""
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock", blocking=False)
+        lock.acquire()
+    except Timeout as error:
+        raise NatgfnError(
+            f"{folder} is in use by another process: wait until it has ended, or choose another "
+            "folder"
+        ) from error
+    except OSError as error:
+        raise NatgfnError(f"cannot make the folder {folder}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def snapshot_path(folder: Path, step: int) -> Path:
