@@ -43,7 +43,7 @@ def draw_graphs(laws: Mapping[str, pd.DataFrame], path: Path) -> Path:
     return save(figure, path)
 
 
-def _heat_map(axis: plt.Axes, marginals: pd.DataFrame) -> None:
+def _heat_map(axis: Any, marginals: pd.DataFrame) -> None:
     values = marginals.to_numpy()
     shown = np.where(np.eye(len(values), dtype=bool), np.nan, values)
     image = axis.imshow(shown, cmap="Blues", vmin=0, vmax=1)
@@ -62,7 +62,9 @@ def _heat_map(axis: plt.Axes, marginals: pd.DataFrame) -> None:
     axis.figure.colorbar(image, ax=axis, shrink=0.8, pad=0.02)
 
 
-def _graph(axis: plt.Axes, marginals: pd.DataFrame) -> None:
+def _graph(axis: Any, marginals: pd.DataFrame) -> None:
+    from matplotlib.patches import Circle
+
     values, names = marginals.to_numpy(), list(marginals.columns)
     angles = np.pi / 2 - 2 * np.pi * np.arange(len(names)) / len(names)
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -75,7 +77,7 @@ def _graph(axis: plt.Axes, marginals: pd.DataFrame) -> None:
         _connect(axis, points[i], points[j], radius, float(values[i, j]), "-|>", _DARK)
     for name, (x, y) in zip(names, points, strict=True):
         axis.add_patch(
-            plt.Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
+            Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
         )
         size = np.clip(330 * radius / len(name), 5, 10)
         axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4, **_AS_IT_IS)
@@ -84,7 +86,7 @@ def _graph(axis: plt.Axes, marginals: pd.DataFrame) -> None:
 
 
 def _connect(
-    axis: plt.Axes,
+    axis: Any,
     start: np.ndarray,
     end: np.ndarray,
     radius: float,
