@@ -136,17 +136,22 @@ def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
         _train(setup, folder, voice, resume=False)
 
 
+def _made(folder: Path) -> bool:
+    """Whether the folder is new; made in one step, so that two processes never share it."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
 @contextmanager
 def _new_folder(setup: "Setup") -> Iterator[Path]:
     """A folder that no other process has, named after the run; not kept if nothing gets into it."""
     parts = [part for part in (setup.env, setup.rule) if part is not None]
     stem = "-".join(type(part).__name__.lower() for part in parts)
     Path("runs").mkdir(exist_ok=True)
-    for number in count(1):
-        folder = Path("runs") / f"{stem}-{number}"
-        with suppress(FileExistsError):
-            folder.mkdir()
-            break
+    folder = next(f for n in count(1) if _made(f := Path("runs") / f"{stem}-{n}"))
     try:
         yield folder
     finally:
