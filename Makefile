@@ -30,7 +30,7 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(DOCS_READY)
-	$(BIN)/jupytext --to notebook --execute --output-dir examples/notebooks examples/*.py
+	$(BIN)/python docs/notebooks.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
