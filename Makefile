@@ -30,7 +30,7 @@ docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(DOCS_READY)
-	$(BIN)/jupytext --to notebook --execute --output-dir examples/notebooks examples/*.py
+	$(BIN)/python docs/notebooks.py
 
 # The wheel in an empty environment outside of the checkout, without any extra.
 release-check: $(READY)

@@ -4,8 +4,10 @@ import ast
 import html
 import logging
 import re
+from base64 import b64decode
 from pathlib import Path
 
+import jupytext
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -21,6 +23,7 @@ _SHOWN = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "examples/*.py",
+    "examples/notebooks/*.ipynb",
 )
 """Of the repository, besides `docs/`: pages, and what they show or link to."""
 
@@ -38,6 +41,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(ROOT.glob(pattern)):
             source = str(path.relative_to(ROOT))
             files.append(File(source, str(ROOT), config.site_dir, config.use_directory_urls))
+    for path in sorted(ROOT.glob("examples/*.py")):
+        for source, content in page_of(path).items():
+            files.append(File.generated(config, f"examples/{source}", content=content))
     return files
 
 
@@ -61,6 +67,27 @@ def on_page_content(text: str, **_) -> str:
         return drawn
 
     return _MATHS.sub(draw, text)
+
+
+def page_of(script: Path) -> dict[str, str | bytes]:
+    """An example as a page in Markdown, and the pictures that it shows, by file name.
+
+    From its notebook, if it has been executed.
+    """
+    executed = script.parent / "notebooks" / f"{script.stem}.ipynb"
+    text, pictures = [], {}
+    for cell in jupytext.read(executed if executed.exists() else script).cells:
+        text.append(f"```python\n{cell.source}\n```" if cell.cell_type == "code" else cell.source)
+        for output in cell.get("outputs", ()):
+            if "text" in output:
+                text.append(f"```text\n{output.text}```")
+            elif picture := output.data.get("image/png"):
+                name = f"{script.stem}.{len(pictures)}.png"
+                pictures[name] = b64decode(picture)
+                text.append(f"![What the cell above draws]({name})")
+    notebook = f" or [notebook](notebooks/{executed.name})" if executed.exists() else ""
+    text.insert(1, f"As a [script]({script.name}){notebook}.")
+    return {f"{script.stem}.md": "\n\n".join(text), **pictures}
 
 
 def reference(folder: str) -> str:

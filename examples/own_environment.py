@@ -1,11 +1,11 @@
-"""An environment of your own: a knapsack, packed item by item.
+# %% [markdown]
+# # An environment of your own
+# A knapsack, packed item by item. Check it first, or run it:
+#
+#     natgfn check examples.own_environment:Knapsack
+#     python examples/own_environment.py
 
-Run it, or check it first:
-
-    natgfn check examples.own_environment:Knapsack
-    python examples/own_environment.py
-"""
-
+# %%
 from itertools import product
 from typing import NamedTuple
 
@@ -20,13 +20,24 @@ WEIGHTS = np.array([1, 2, 3, 4, 5, 6, 7, 8])
 VALUES = np.array([2.0, 3.0, 4.0, 7.0, 6.0, 9.0, 9.0, 12.0])
 
 
+# %% [markdown]
+# A state identifies what is being built.
+
+
+# %%
 class Pack(NamedTuple):
-    """A state identifies what is being built: integers or booleans, of fixed shape."""
+    """What is in the knapsack: integers or booleans, of fixed shape."""
 
     chosen: Bool[Array, " items"]
     closed: Bool[Array, ""]
 
 
+# %% [markdown]
+# The environment: ten small methods, pure functions of one state. `step` and `undo` are inverse to
+# each other, and masks say which actions are valid.
+
+
+# %%
 class Knapsack(AbstractEnv):
     """Sets of items that fit, good ones more often: $R(x) = exp(value(x) / temperature)$.
 
@@ -87,14 +98,13 @@ class Knapsack(AbstractEnv):
         return Pack(jnp.asarray(chosen), jnp.ones(len(chosen), bool))
 
 
-def main() -> None:
+# %% [markdown]
+# Train it, and draw from it: good packs come up more often.
+
+# %%
+if __name__ == "__main__":
     run = ng.train(Knapsack(), updates=100, progress=False)
-    packs = run.sample(5)
-    for chosen in np.asarray(packs.chosen):
+    for chosen in np.asarray(run.sample(5).chosen):
         items = ", ".join(map(str, np.flatnonzero(chosen))) or "nothing"
         print(f"value {VALUES @ chosen:4.0f}  weight {WEIGHTS @ chosen:2d}  items {items}")
     print(f"KL divergence of the sampler from the target: {run.metrics['kl'][-1, 0]:.2e}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,29 +1,23 @@
 """`natgfn check`: sound environments pass, and each mistake is found for what it is."""
 
 import re
-import runpy
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from broken_undo import BrokenUndo
 from jaxtyping import Array
+from unnormalised_backward import UnnormalisedBackward
 
 import natgfn as ng
+from examples.own_environment import Knapsack
 from natgfn.check import _Case, check_environment
 from natgfn.envs import AbstractEnv, Hypergrid, Triangles
 from natgfn.policies import UniformPolicy
 from natgfn.sampling import OnPolicy, rollout
 from natgfn.statespace import enumerate_states
-
-EXAMPLES = Path(__file__).parents[1] / "examples"
-BrokenUndo = runpy.run_path(str(EXAMPLES / "broken_undo.py"))["BrokenUndo"]
-Knapsack = runpy.run_path(str(EXAMPLES / "own_environment.py"))["Knapsack"]
-UnnormalisedBackward = runpy.run_path(str(EXAMPLES / "unnormalised_backward.py"))[
-    "UnnormalisedBackward"
-]
 
 
 class Basket(NamedTuple):

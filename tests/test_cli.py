@@ -219,7 +219,7 @@ def test_check_passes_and_fails_with_its_exit_code(monkeypatch: pytest.MonkeyPat
     good = natgfn("check", "natgfn.envs:Hypergrid", "side=4")
     assert good.exit_code == 0
     assert all(line.startswith("ok ") for line in good.stdout.splitlines()[:-1])
-    bad = natgfn("check", "examples.unnormalised_backward:UnnormalisedBackward")
+    bad = natgfn("check", "tests.unnormalised_backward:UnnormalisedBackward")
     assert bad.exit_code == 1
     failed = [line for line in bad.stdout.splitlines() if line.startswith("FAILED")]
     assert len(failed) == 1

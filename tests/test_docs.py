@@ -1,6 +1,7 @@
 """The documentation: code runs, commands exist, links lead somewhere, nothing is missing."""
 
 import ast
+import json
 import re
 import shlex
 from pathlib import Path
@@ -31,20 +32,43 @@ def slow(page: Path):
     return pytest.param(page, marks=marks, id=named(page))
 
 
+def hasten(code: str) -> str:
+    """The same with a hundredth of the updates."""
+    return re.sub(r"updates=([\d_]+)", lambda m: f"updates={max(2, int(m[1]) // 100)}", code)
+
+
 def commands() -> list[tuple[Path, str]]:
     """Every line of a page that calls natgfn."""
-    lines = [(p, line) for p in PAGES for block in blocks(p, "sh") for line in block.splitlines()]
+    found = [(page, block) for page in PAGES for block in blocks(page, "sh")]
+    lines = [(page, line) for page, b in found for line in b.replace("\\\n", "").splitlines()]
     return [(page, line) for page, line in lines if line.startswith("natgfn ")]
 
 
 @pytest.mark.parametrize("page", [slow(p) for p in PAGES if blocks(p, "python")])
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
-    """Block after block in one namespace, with a hundredth of the updates."""
+    """Block after block in one namespace."""
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for number, code in enumerate(blocks(page, "python")):
-        quick = re.sub(r"updates=([\d_]+)", lambda m: f"updates={max(2, int(m[1]) // 100)}", code)
-        exec(compile(quick, f"{named(page)}, block {number}", "exec"), namespace)
+        exec(compile(hasten(code), f"{named(page)}, block {number}", "exec"), namespace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=named)
+def test_an_example_runs(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(hasten(script.read_text()), named(script), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*/*.ipynb")), ids=named)
+def test_a_notebook_is_that_of_its_script(path):
+    """`make notebooks` makes them."""
+    script, notebook = path.parents[1] / f"{path.stem}.py", json.loads(path.read_text())
+    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    cells = re.split(r"^# %%.*\n", script.read_text(), flags=re.MULTILINE)[1:]
+    written = [cell.strip() for cell in cells if not cell.startswith("# ")]
+    assert [cell.strip() for cell in code] == written
+    assert any(cell.get("outputs") for cell in notebook["cells"])
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
