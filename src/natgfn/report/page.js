@@ -76,16 +76,17 @@
   function draw(figure) {
     drawn.add(figure);
     Plotly.react(figure.id, traces[figure.kind](figure), layout(figure), options);
+    document.body.dataset.drawn = "yes";
   }
   const redraw = (wanted) => figures.filter((figure) => drawn.has(figure) && wanted(figure)).forEach(draw);
 
-  // A chart is drawn when it comes near the window: a page with many opens as fast as one with few.
+  // A chart is drawn when it comes near the window, each in a task of its own: a page with many
+  // opens as fast as one with few.
   const watcher = new IntersectionObserver((entries) => {
     for (const entry of entries.filter((one) => one.isIntersecting)) {
       watcher.unobserve(entry.target);
-      draw(figures.find((figure) => figure.id === entry.target.id));
+      setTimeout(draw, 0, figures.find((figure) => figure.id === entry.target.id));
     }
-    document.body.dataset.drawn = "yes";
   }, { rootMargin: "200px" });
 
   function press(button, on) {
