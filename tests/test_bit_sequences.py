@@ -222,8 +222,8 @@ def test_the_full_size_steps_back_to_where_it_came_from(form):
     ("fields", "message"),
     [
         ({"length": 12}, "length must be a positive multiple of 8, got 12"),
-        ({"length": 0}, "length must be a positive multiple of 8, got 0"),
-        ({"word": 0}, "word must be from 1 to 16 and divide length=120, got 0"),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"word": 0}, "word must be at least 1, got 0"),
         ({"word": 20}, "word must be from 1 to 16 and divide length=120, got 20"),
         ({"length": 16, "word": 3}, "word must be from 1 to 16 and divide length=16, got 3"),
         ({"exponent": -1.0}, "exponent must be positive and finite, got -1.0"),

@@ -227,7 +227,7 @@ def test_the_papers_temperature_is_one_over_the_root_of_the_rows():
         ({"require": (("X0", "X2"), ("X1", "X2")), "max_parents": 1}, "X2 has 2 required parents"),
         ({"forbid": (("X0", "X11"),)}, r"X0->X11: no variable 'X11'; did you mean X1\?"),
         ({"forbid": (("X0", "Erk"),)}, "no variable 'Erk'; expected X0, X1, X2"),
-        ({"max_parents": -1}, "max_parents must not be negative"),
+        ({"max_parents": -1}, "max_parents must be at least 0, got -1"),
         ({"edge_probability": 1.0}, "edge_probability must be in"),
         ({"edge_penalty": np.inf}, "edge_penalty must be finite"),
         ({"log_odds": {("X0", "X1"): -np.inf}}, "log_odds must be finite"),

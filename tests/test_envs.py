@@ -216,7 +216,7 @@ def test_observing_a_graph_shows_what_is_decided_and_what_is_there():
         (lambda: Hypergrid(floor=0.0), "floor must be positive"),
         (lambda: Hypergrid(floor=float("inf")), "floor must be positive and finite"),
         (lambda: Hypergrid(floor=float("nan")), "floor must be positive and finite"),
-        (lambda: Triangles(nodes=2), "nodes must be from 3 to 8, got 2"),
+        (lambda: Triangles(nodes=2), "nodes must be at least 3, got 2"),
         (lambda: Triangles(nodes=9), "nodes must be from 3 to 8, got 9"),
         (lambda: Triangles(beta=float("nan")), "beta must be finite"),
     ],

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from ..training import Run, recertify
 
-WATCH_CERTIFICATES = """'watch=["exact", {name="certificate", every=100}]'"""
-
 
 def certify_run(folder: Path, out: Path, voice: Voice) -> None:
     """Certify a run at its end and, if it kept snapshots, over its training."""
@@ -53,7 +51,9 @@ def certify_run(folder: Path, out: Path, voice: Voice) -> None:
     if opened.certificates:
         found |= _over_training(opened, out, voice)
     else:
-        voice.say(f"to see rho over training as well, train with {WATCH_CERTIFICATES}")
+        usual = "exact" if opened.setup.enumerate else "sampled"
+        watch = f"""'watch=["{usual}", {{name="certificate", every=100}}]'"""
+        voice.say(f"to see rho over training as well, train with {watch}")
     voice.tell(found)
 
 

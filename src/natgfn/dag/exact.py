@@ -50,7 +50,7 @@ class ExactPosterior(AbstractPosterior):
         return float(np.sum(self.parent_sets[possible] * self.log_weights[possible]))
 
     def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
-        require_whole("count", count, 1)
+        require_whole("count", count, 0)
         rng = np.random.default_rng(seed)
         return draw(self.log_weights, self.sums, self.log_completions, count, rng)
 

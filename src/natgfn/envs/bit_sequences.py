@@ -40,7 +40,7 @@ class AbstractBitSequences(AbstractSequences):
                 require_whole(name, value, least)
         if self.length % 8:
             raise ValueError(f"length must be a positive multiple of 8, got {self.length}")
-        if not 1 <= self.word <= 16 or self.length % self.word:
+        if self.word > 16 or self.length % self.word:
             wanted = f"from 1 to 16 and divide length={self.length}"
             raise ValueError(f"word must be {wanted}, got {self.word}")
         if not 0 < self.exponent < float("inf"):
