@@ -23,6 +23,8 @@ from .gaussian_dags import GaussianDags as GaussianDags
 from .hypergrid import Hypergrid as Hypergrid
 from .lazy_walk import LazyWalk as LazyWalk
 from .parent_sets import ParentSets as ParentSets
+from .partitions import Partition as Partition
+from .partitions import Partitions as Partitions
 from .qm9_small import QM9Small as QM9Small
 from .sequences import AbstractAppended as AbstractAppended
 from .sequences import AbstractExtended as AbstractExtended
