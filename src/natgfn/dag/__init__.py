@@ -25,6 +25,11 @@ from ..envs import Dags as Dags
 from ..policies import Transformer as Transformer
 from . import graphs as graphs
 from . import metrics as metrics
+from .candidates import Candidates as Candidates
+from .candidates import Weights as Weights
+from .chains import ChainPosterior as ChainPosterior
+from .chains import chains as chains
+from .chains import run_chains as run_chains
 from .data import CONSENSUS as CONSENSUS
 from .data import Data as Data
 from .data import adjacency as adjacency

@@ -141,7 +141,7 @@ class Candidates(eqx.Module):
     @property
     def covers_all(self) -> bool:
         """Whether every graph is covered."""
-        return self.others.shape[1] == 0
+        return self.others.shape[1] <= 1
 
     def partitions(self) -> Partitions:
         """The construction of covered graphs."""
@@ -186,7 +186,9 @@ class Candidates(eqx.Module):
         for stride in bits:
             pairs = sums.reshape(len(sums), -1, 2, stride)
             np.logaddexp(pairs[:, :, 0], pairs[:, :, 1], out=pairs[:, :, 1])
-        logs = np.where(met, sums[:, inside].T, _log_minus(sums[:, inside], sums[:, inside & ~meets]).T)
+        logs = np.where(
+            met, sums[:, inside].T, _log_minus(sums[:, inside], sums[:, inside & ~meets]).T
+        )
         logs = np.where(there, logs, -np.inf)
         cumulative = np.cumsum(np.exp(logs - logs.max(axis=1, keepdims=True)), axis=1)
         uniform = rng.random(len(logs)) * cumulative[:, -1]
@@ -238,7 +240,7 @@ def _choose(weights: Weights, child: int, number: int) -> Int[np.ndarray, " numb
     others = np.flatnonzero(np.arange(size) != child)
     if number == len(others):
         return others
-    odds, required = weights.prior.edges(weights.data.names)
+    _, required = weights.prior.edges(weights.data.names)
     now = required[:, child].copy()
     chosen = [child, *np.flatnonzero(now).tolist()]
     if len(chosen) > number + 1:

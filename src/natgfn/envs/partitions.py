@@ -165,7 +165,7 @@ class Partitions(AbstractEnv):
 
         def spread(_, found):
             have = ~jnp.any(needed & ~(placed | found)[:, None], axis=0)
-            return found | have & (waits | jnp.any(joins & found[:, None], axis=0))
+            return found | ~placed & have & (waits | jnp.any(joins & found[:, None], axis=0))
 
         growing = state.layer == state.growing
         return placed | jax.lax.fori_loop(0, self.size, spread, growing)
@@ -262,7 +262,7 @@ def _constraints(
         if not allowed[0, needed]:
             raise ValueError(f"vertex {child} must be allowed the parents that all its sets share")
         fewer = [allowed[:, sets & ~(1 << k)] for k in place if not needed >> k & 1]
-        if not (np.all(fewer, where=allowed) and np.all(allowed[0], where=allowed)):
+        if not all(np.all(still | ~allowed) for still in (*fewer, allowed[:1])):
             raise ValueError(
                 f"vertex {child}: a set of parents must still be allowed without any of those "
                 "that are not required"
