@@ -23,7 +23,7 @@ from natgfn.statespace import enumerate_states
 def covered(found: Candidates, graphs: np.ndarray) -> np.ndarray:
     """Which graphs have no two parents of a child besides its candidates."""
     besides = [
-        graphs[:, others, child].sum(axis=1) <= 1 for child, others in enumerate(found.others)
+        graphs[:, others, child].sum(axis=1) <= 1 for child, others in enumerate(found.env.others)
     ]
     return np.all(besides, axis=0)
 
@@ -53,12 +53,12 @@ def test_tables_are_the_weights_of_sets(seed: int, number: int):
     found = Candidates.of(weights, number)
     for child in range(5):
         np.testing.assert_allclose(weights.local(child, sets), table[child], atol=1e-8)
-        inside = found.chosen[child]
-        for slot, other in enumerate([None, *found.others[child]]):
+        inside = found.env.candidates[child]
+        for slot, other in enumerate([None, *found.env.others[child]]):
             bits = sum((np.arange(2**number) >> k & 1) << i for k, i in enumerate(inside))
             bits = bits | (0 if other is None else 1 << other)
             np.testing.assert_allclose(
-                found.log_weights[child, slot], table[child, bits], atol=1e-8
+                found.env.log_weights[child, slot], table[child, bits], atol=1e-8
             )
 
 
@@ -101,7 +101,7 @@ def case(request: pytest.FixtureRequest) -> Candidates:
 
 @float64
 def test_partitions_are_those_of_all_covered_graphs_with_their_weight(case: Candidates):
-    env = case.partitions()
+    env = case.env
     space = enumerate_states(env)
     graphs, logs = brute(case)
     logs = logs[allowed := logs > -np.inf]
@@ -115,20 +115,20 @@ def test_partitions_are_those_of_all_covered_graphs_with_their_weight(case: Cand
 
 
 def test_float32_is_good_to_a_thousandth(case: Candidates):
-    env = case.partitions()
+    env = case.env
     space = enumerate_states(env)
     _, logs = brute(case)
     assert logsumexp(space.log_rewards) + env.log_total == pytest.approx(logsumexp(logs), abs=1e-3)
 
 
 def test_the_environment_keeps_its_promises(case: Candidates):
-    findings = check_environment(case.partitions())
+    findings = check_environment(case.env)
     assert len(findings) == 11
     assert all(finding.ok is not False for finding in findings), findings
 
 
 def test_rewards_come_factor_by_factor(case: Candidates):
-    env = case.partitions()
+    env = case.env
     state, total = env.init(), 0.0
     assert float(env.log_partial(state)) == 0
     while not bool(env.is_terminal(state)):
@@ -175,7 +175,7 @@ def test_what_is_missed_is_what_all_graphs_have_more():
     found = Candidates.of(Weights.of(continuous(12, 4, 5), BGe(), Prior()), 1)
     graphs, logs = brute(found)
     everything = all_dags(4)
-    besides = [everything[:, found.others[j], j].sum(axis=1) for j in range(4)]
+    besides = [everything[:, found.env.others[j], j].sum(axis=1) for j in range(4)]
     over = np.stack(besides, axis=1)
     once = ((over == 2).sum(axis=1) == 1) & ((over > 2).sum(axis=1) == 0)
     extra = everything[once]
@@ -194,9 +194,13 @@ def test_candidates_are_the_markov_blanket_and_required_parents():
     values[:, 1] += values[:, 0]
     values[:, 2] += values[:, 1] + values[:, 3]
     data = load(values)
-    assert Candidates.of(Weights.of(data, BGe(), Prior()), 3).chosen[1].tolist() == [0, 2, 3]
+    assert Candidates.of(Weights.of(data, BGe(), Prior()), 3).env.candidates[1].tolist() == [
+        0,
+        2,
+        3,
+    ]
     needs = Prior(require=[("X7", "X1"), ("X6", "X1")])
-    chosen = Candidates.of(Weights.of(data, BGe(), needs), 3).chosen[1].tolist()
+    chosen = Candidates.of(Weights.of(data, BGe(), needs), 3).env.candidates[1].tolist()
     assert set(chosen) > {6, 7}
     with pytest.raises(NatgfnError, match="2 required parents"):
         Candidates.of(Weights.of(data, BGe(), needs), 1)
@@ -211,7 +215,7 @@ def test_sixty_four_variables_and_no_more():
     chosen = np.array([62, 63])
     table = weights.table(0, chosen, np.arange(1, 62))
     assert weights.local(0, parents)[0] == pytest.approx(table[0, 3], abs=1e-8)
-    assert found.log_weights.shape == (64, 62, 4)
+    assert found.env.log_weights.shape == (64, 62, 4)
     with pytest.raises(NatgfnError, match="at most 64 variables, got 65"):
         Weights.of(load(np.random.default_rng(0).normal(size=(80, 65))), BGe(), Prior())
 
@@ -224,8 +228,8 @@ def test_all_candidates_where_they_fit():
 def test_sums_over_all_partitions_are_those_of_the_exact_posterior():
     data = continuous(60, 6, 3)
     found = Candidates.of(Weights.of(data, BGe(), Prior()))
-    space = enumerate_states(found.partitions(), max_states=2**20)
-    log_z = logsumexp(space.log_rewards) + found.partitions().log_total
+    space = enumerate_states(found.env, max_states=2**20)
+    log_z = logsumexp(space.log_rewards) + found.env.log_total
     assert log_z == pytest.approx(exact_posterior(data).log_z, abs=1e-8)
 
 

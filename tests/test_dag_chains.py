@@ -30,7 +30,7 @@ def small(number: int | None = None, seed: int = 0, prior: Prior = Prior()) -> C
 def test_proposals_are_as_likely_back_as_there():
     """At power zero the law is uniform over the 13 partitions of three vertices."""
     data = continuous(30, 3)
-    env = Candidates.of(Weights.of(data, BGe(), Prior())).partitions()
+    env = Candidates.of(Weights.of(data, BGe(), Prior())).env
     count, rungs = 2_000, 1
     layer = jnp.zeros((count, rungs, 3), jnp.int8)
     state = Ladders(layer, _each(env, layer), jax.random.key_data(jax.random.key(0)))
@@ -43,7 +43,7 @@ def test_proposals_are_as_likely_back_as_there():
 @float64
 def test_probabilities_of_edges_given_a_partition():
     found = small(2)
-    env = found.partitions()
+    env = found.env
     probabilities = jax.jit(lambda layer: edge_probabilities(env, layer))
     graphs, logs = brute(found)
     layers = np.array([layers_of(graph) for graph in graphs])

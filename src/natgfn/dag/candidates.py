@@ -109,15 +109,11 @@ class Candidates(eqx.Module):
 
     Attributes:
         weights: of any set.
-        chosen: the candidates of each child, ascending.
-        others: the variables that are not, ascending.
-        log_weights: $w_j(S \\cup s)$ at `[j, s, S]`, as in `envs.Partitions`.
+        env: the construction of covered graphs, which has the table.
     """
 
     weights: Weights
-    chosen: Int[np.ndarray, "d K"]
-    others: Int[np.ndarray, "d others"]
-    log_weights: Float[np.ndarray, "d slots sets"]
+    env: Partitions
 
     @classmethod
     def of(cls, weights: Weights, number: int | None = None) -> "Candidates":
@@ -129,10 +125,9 @@ class Candidates(eqx.Module):
             require_whole("candidates", number, 1)
             number = min(number, size - 1)
         chosen = np.stack([_choose(weights, child, number) for child in range(size)])
-        own = np.concatenate([np.arange(size)[:, None], chosen], axis=1)
-        others = np.stack([np.setdiff1d(np.arange(size), row) for row in own])
+        others = [np.setdiff1d(np.arange(size), [j, *row]) for j, row in enumerate(chosen)]
         tables = [weights.table(j, chosen[j], others[j]) for j in range(size)]
-        return cls(weights, chosen, others, np.stack(tables))
+        return cls(weights, Partitions(np.stack(tables), chosen))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,11 +136,7 @@ class Candidates(eqx.Module):
     @property
     def covers_all(self) -> bool:
         """Whether every graph is covered."""
-        return self.others.shape[1] <= 1
-
-    def partitions(self) -> Partitions:
-        """The construction of covered graphs."""
-        return Partitions(self.log_weights, self.chosen)
+        return self.env.others.shape[1] <= 1
 
     def draw(
         self, layers: Int[np.ndarray, "n d"], rng: np.random.Generator
@@ -162,10 +153,12 @@ class Candidates(eqx.Module):
             own = layers[:, child, None]
             before, last = layers < own, layers == own - 1
             slots, sets = self._parents(child, before, last, rng)
-            logs += self.log_weights[child, slots, sets]
-            graphs[:, self.chosen[child], child] = indicators(sets, self.chosen.shape[1])
+            logs += self.env.log_weights[child, slots, sets]
+            graphs[:, self.env.candidates[child], child] = indicators(
+                sets, self.env.candidates.shape[1]
+            )
             (rows,) = np.nonzero(slots)
-            graphs[rows, self.others[child][slots[rows] - 1], child] = 1
+            graphs[rows, self.env.others[child][slots[rows] - 1], child] = 1
         return graphs, logs
 
     def _parents(
@@ -176,13 +169,13 @@ class Candidates(eqx.Module):
         rng: np.random.Generator,
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
         """For each row a slot and a set of candidates: within `before`, and meeting `last`."""
-        chosen, others = self.chosen[child], self.others[child]
+        chosen, others = self.env.candidates[child], self.env.others[child]
         bits = 1 << np.arange(len(chosen))
         inside, meets = before[:, chosen] @ bits, last[:, chosen] @ bits
         none = np.zeros((len(before), 1), bool)
         there = np.concatenate([~none, before[:, others]], axis=1)
         met = np.concatenate([none, last[:, others]], axis=1) | ~before.any(axis=1, keepdims=True)
-        sums = self.log_weights[child].copy()
+        sums = self.env.log_weights[child].copy()
         for stride in bits:
             pairs = sums.reshape(len(sums), -1, 2, stride)
             np.logaddexp(pairs[:, :, 0], pairs[:, :, 1], out=pairs[:, :, 1])
@@ -197,7 +190,7 @@ class Candidates(eqx.Module):
         for slot in np.unique(slots):
             (rows,) = np.nonzero(slots == slot)
             sets[rows] = _draw_sets(
-                self.log_weights[child, slot], inside[rows], meets[rows], met[rows, slot], rng
+                self.env.log_weights[child, slot], inside[rows], meets[rows], met[rows, slot], rng
             )
         return slots, sets
 
@@ -209,7 +202,7 @@ class Candidates(eqx.Module):
         """
         total = 0.0
         below = of_graphs.ancestors(graphs) > 0
-        for child, others in enumerate(self.others):
+        for child, others in enumerate(self.env.others):
             besides = graphs[:, others, child] > 0
             (rows,) = np.nonzero(besides.any(axis=1))
             if not len(rows):

@@ -229,7 +229,7 @@ def run_chains(
         require_whole("sweeps", sweeps, 1)
     elif minutes is None or not 0 < minutes < np.inf:
         raise ValueError(f"minutes must be positive, got {minutes}: or give sweeps")
-    env = candidates.partitions()
+    env = candidates.env
     powers = np.geomspace(1.0, HOTTEST, rungs)
     started, rounds = time.perf_counter(), []
     with jax.enable_x64(True):

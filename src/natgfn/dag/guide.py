@@ -40,7 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..envs import AbstractDags, AbstractEnv, Dag, Identical
+from ..envs import AbstractDags, AbstractEnv, Dag, Identical, Partition, Partitions
 from ..policies import AbstractDesign, AbstractPolicy, Network
 from .subsets import check_memory, indicators
 
@@ -186,20 +186,36 @@ def _gains(
     return np.where(parents, -np.inf, np.array(after) - before)
 
 
+class HeadStart(AbstractPolicy):
+    """The logits that root partitions start from (`envs.Partitions.head_start`).
+
+    Attributes:
+        of: the environment, static: nothing trains its arrays.
+    """
+
+    of: Identical = eqx.field(static=True)
+
+    def __call__(self, state: Partition) -> Float[Array, " actions"]:
+        assert isinstance(self.of.env, Partitions)
+        return self.of.env.head_start(state)
+
+
 class GuidedPolicy(AbstractPolicy):
     """A policy that learns what to add to the logits of a guide."""
 
-    guide: Guide
+    guide: Guide | HeadStart
     learned: AbstractPolicy
 
-    def __call__(self, state: Dag) -> Float[Array, " actions"]:
+    def __call__(self, state: Dag | Partition) -> Float[Array, " actions"]:
         return self.guide(state) + self.learned(state)
 
     @property
     def by_visits(self) -> bool:
         return self.learned.by_visits
 
-    def many(self, states: Dag, live: Bool[Array, " n"] | None = None) -> Float[Array, "n actions"]:
+    def many(
+        self, states: Dag | Partition, live: Bool[Array, " n"] | None = None
+    ) -> Float[Array, "n actions"]:
         return self.guide.many(states, live) + self.learned.many(states, live)
 
 
@@ -219,6 +235,8 @@ class Guided(AbstractDesign):
     ) -> AbstractPolicy:
         if outputs is not None:
             return self.learned(env, key=key, outputs=outputs)
+        if isinstance(env, Partitions):
+            return GuidedPolicy(HeadStart(Identical(env)), self.learned(env, key=key))
         if not isinstance(env, AbstractDags):
             raise ValueError(f"a guide is for graphs, got {type(env).__name__}: use its network")
         return GuidedPolicy(_guide(Identical(env), self.candidates), self.learned(env, key=key))

@@ -37,7 +37,7 @@ class AbstractScore(eqx.Module):
         candidates: Int[np.ndarray, " K"],
         others: Int[np.ndarray, " others"],
     ) -> Float[np.ndarray, "slots sets"]:
-        r"""$s_j(S)$ and $s_j(S \cup s)$ of all sets $S$ of candidates and each other variable $s$."""
+        r"""$s_j(S)$ and $s_j(S \cup s)$ of all sets $S$ of candidates, $s$ one of the others."""
         bits = np.int64(1) << np.arange(len(data.names))
         sets = subset_totals(bits[candidates])
         sets = np.append(0, bits[others])[:, None] | sets
@@ -192,7 +192,7 @@ def _eliminate(
     candidates: Int[np.ndarray, " K"],
     others: Int[np.ndarray, " others"],
 ) -> tuple[Float[np.ndarray, "slots sets"], Float[np.ndarray, "slots sets"]]:
-    r"""$\log |M_{PP}|$ and $\log M_{jj \mid P}$ of the parents $P$ that `AbstractScore.around` lists.
+    r"""$\log |M_{PP}|$ and $\log M_{jj \mid P}$ of the parents $P$ of `AbstractScore.around`.
 
     One candidate after another is left out or eliminated. What is kept of the Schur complements are
     the block of the child and the candidates that are left, its rows for other variables, and

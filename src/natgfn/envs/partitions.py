@@ -55,14 +55,16 @@ class Partitions(AbstractEnv):
     r"""$R = \prod_j B_j(U_j, L_j) / A_j$ over root partitions, $A_j$ the total of each child.
 
     Action $j < d$ adds vertex $j$ to the growing layer, and action $d$ closes that layer. The
-    vertices of a layer come in any order, so that $P_B$, uniform, is $\prod 1 / |L|!$. The object is
-    complete with its last vertex. A layer is closed only where every vertex that is left can still
-    get a parent in the layer before its own.
+    vertices of a layer come in any order, so that $P_B$, uniform, is $\prod 1 / |L|!$. The object
+    is complete with its last vertex. A layer is closed only where every vertex that is left can
+    still get a parent in the layer before its own.
 
     Attributes:
-        log_sums: $\log A_{js}(T) - \log A_j$ at `[j, T, s]`: $T$ as bits, the first candidate
-            lowest, and $s$ nothing at 0, then the vertices that are no candidates of $j$,
-            ascending; each as a number and what is left of it.
+        log_weights: $w_j(S \cup s)$ at `[j, s, S]`: $S$ as bits, the first candidate lowest, and
+            $s$ nothing at 0, then the vertices that are no candidates of $j$, ascending;
+            $-\infty$ where a set is not allowed.
+        candidates: of each child; those that it must have are among them.
+        log_sums: $\log A_{js}(T) - \log A_j$ at `[j, T, s]`, as a number and what is left of it.
         log_total: $\sum_j \log A_j$, in nats: what $\log R$ is relative to.
         bits: what each vertex (column) counts in the sets of candidates of each child (row).
         others: the vertices that are no candidates of each child, ascending.
@@ -70,6 +72,8 @@ class Partitions(AbstractEnv):
         joins: whether row may be a parent of column besides those that column must have.
     """
 
+    log_weights: Float[np.ndarray, "d slots sets"]
+    candidates: Int[np.ndarray, "d K"]
     log_sums: Float32[np.ndarray, "d sets slots 2"]
     bits: Int[np.ndarray, "d d"]
     others: Int[np.ndarray, "d others"]
@@ -82,12 +86,6 @@ class Partitions(AbstractEnv):
     def __init__(
         self, log_weights: Float[np.ndarray, "d slots sets"], candidates: Int[np.ndarray, "d K"]
     ):
-        r"""From local weights.
-
-        Args:
-            log_weights: $w_j(S \cup s)$ at `[j, s, S]`; $-\infty$ where a set is not allowed.
-            candidates: of each child; those that it must have are among them.
-        """
         size, slots, sets = log_weights.shape
         number = candidates.shape[1]
         if candidates.shape[0] != size or sets != 2**number or slots != size - number:
@@ -100,6 +98,7 @@ class Partitions(AbstractEnv):
         for child, row in enumerate(candidates):
             if len({child, *row.tolist()}) != number + 1 or not np.all((row >= 0) & (row < size)):
                 raise ValueError(f"candidates of vertex {child} must be {number} other vertices")
+        self.log_weights, self.candidates = log_weights, candidates
         self.bits = np.zeros((size, size), np.int32)
         np.put_along_axis(self.bits, candidates, 1 << np.arange(number, dtype=np.int32), axis=1)
         self.others = np.argwhere((self.bits == 0) & ~np.eye(size, dtype=bool))[:, 1].reshape(
