@@ -39,10 +39,12 @@ from .data import sachs as sachs
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve
+from .fitting import TABULATED as TABULATED
 from .fitting import fit as fit
 from .fitting import fit_memory as fit_memory
 from .fitting import posterior_of as posterior_of
 from .fitting import setup_of as setup_of
+from .fitting import wide_setup as wide_setup
 from .guide import Guided as Guided
 from .layers import exact_memory as exact_memory
 from .posterior import SAMPLES as SAMPLES
@@ -58,5 +60,7 @@ from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
 from .subsets import gigabytes as gigabytes
-from .target import TABULATED as TABULATED
-from .target import environment as environment
+from .trust import Verdict as Verdict
+from .trust import judge as judge
+from .trust import judge_by_exact as judge_by_exact
+from .trust import judge_chains as judge_chains

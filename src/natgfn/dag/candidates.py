@@ -16,7 +16,7 @@ variables $t$ that are no candidates either and no descendants of $j$. That is t
 series, not a bound: graphs with two such sets, or with three parents besides, are not in it.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -194,17 +194,17 @@ class Candidates(eqx.Module):
             )
         return slots, sets
 
-    def missed(self, graphs: Int[np.ndarray, "n d d"]) -> float:
-        """The weight of graphs with one set that is not covered, beside that of all covered ones.
+    def missed(self, graphs: Int[np.ndarray, "n d d"]) -> "Missed":
+        """What graphs with one set that is not covered would add.
 
         Args:
             graphs: covered, drawn from their posterior.
         """
-        total = 0.0
-        below = of_graphs.ancestors(graphs) > 0
+        below = of_graphs.ancestors(graphs)
+        weight, edges = np.zeros(self.weights.size), graphs.mean(axis=0)
+        added = np.zeros_like(edges)
         for child, others in enumerate(self.env.others):
-            besides = graphs[:, others, child] > 0
-            (rows,) = np.nonzero(besides.any(axis=1))
+            (rows,) = np.nonzero(graphs[:, others, child].any(axis=1))
             if not len(rows):
                 continue
             sets, place = np.unique(graphs[rows, :, child] > 0, axis=0, return_inverse=True)
@@ -213,8 +213,20 @@ class Candidates(eqx.Module):
                 more = sets.copy()
                 more[:, other] = True
                 gain = np.exp(self.weights.local(child, more) - now) * ~sets[:, other]
-                total += float(np.sum(gain[place.ravel()] * ~below[rows, child, other]))
-        return total / (2 * len(graphs))
+                each = gain[place.ravel()] * ~below[rows, child, other] / (2 * len(graphs))
+                weight[child] += each.sum()
+                added[:, child] += each @ more[place.ravel()]
+        moved = (edges + added) / (1 + weight) - edges
+        return Missed(float(weight.sum()), float(np.abs(moved).max()))
+
+
+class Missed(NamedTuple):
+    """What candidates leave out, to first order."""
+
+    weight: float
+    """Of graphs with one set of parents that is not covered, beside that of all covered ones."""
+    edge: float
+    """The most that such sets of a child would change the probability of an edge to it."""
 
 
 def usual_number(size: int, discrete: bool = False) -> int:

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Float64, Int, Int8, Num, PRNGKeyArray, UInt3
 from ..envs import Partition, Partitions
 from ..errors import require_whole
 from ..progress import Progress
-from .candidates import Candidates, Weights
+from .candidates import Candidates, Missed, Weights
 from .data import Data, load
 from .posterior import SAMPLES, AbstractPosterior
 from .priors import Prior
@@ -109,13 +109,13 @@ class ChainPosterior(AbstractPosterior):
         """Graphs, each of a state that was visited, and their log-weights."""
         require_whole("count", count, 0)
         rng = np.random.default_rng(seed)
-        return self.candidates.draw(self.partitions(count, seed=seed), rng)
+        return self.candidates.draw(rng.permutation(self.partitions(count).layer), rng)
 
-    def partitions(self, count: int, *, seed: int = 0) -> Int8[np.ndarray, "n d"]:
-        """States that were visited, as far apart as possible."""
+    def partitions(self, count: int) -> Partition:
+        """States that were visited, as far apart as possible, as those of `envs.Partitions`."""
         flat = self.layers.reshape(-1, self.layers.shape[-1])
-        places = np.linspace(0, len(flat), count, endpoint=False).astype(int)
-        return flat[np.random.default_rng(seed).permutation(places)]
+        layers = flat[np.linspace(0, len(flat), count, endpoint=False).astype(int)]
+        return Partition(layers, layers.max(axis=1, initial=0))
 
     def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
         """The most frequent graphs among draws, and their share of these."""
@@ -145,25 +145,27 @@ class ChainPosterior(AbstractPosterior):
         """What the chains say of themselves.
 
         `largest_error_of_an_edge` is the largest standard error of a probability of an edge, from
-        how much ladders differ; `missed_weight` is what `candidates` cannot cover, beside what it
-        does.
+        how much ladders differ; `missed_weight` and `missed_of_an_edge` are what candidates leave
+        out (`candidates.Missed`).
         """
         ladders = self.edges.mean(axis=1)
         error = ladders.std(axis=0, ddof=1) / np.sqrt(len(ladders))
+        missed = self.missed()
         return {
             "largest_r_hat": float(self.r_hat.to_numpy().max()),
             "largest_error_of_an_edge": float(error.max()),
-            "smallest_swap_rate": float(self.swaps.min()),
+            "smallest_swap_rate": float(self.swaps.min(initial=1.0)),
             "smallest_acceptance": float(self.accepted.min()),
-            "missed_weight": self.missed_weight(),
+            "missed_weight": missed.weight,
+            "missed_of_an_edge": missed.edge,
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
         }
 
-    def missed_weight(self, *, samples: int = 1_000, seed: int = 0) -> float:
-        """The weight of graphs that are not covered, beside that of those that are."""
+    def missed(self, *, samples: int = 1_000, seed: int = 0) -> Missed:
+        """What candidates leave out, from so many graphs."""
         if self.candidates.covers_all:
-            return 0.0
+            return Missed(0.0, 0.0)
         return self.candidates.missed(self.sample(samples, seed=seed))
 
 
@@ -292,6 +294,19 @@ def edge_probabilities(env: Partitions, layer: Int8[Array, " d"]) -> Float[Array
         return jnp.where(before[:, vertex], jnp.clip(1 - left, 0.0, 1.0), 0.0)
 
     return jax.vmap(without)(jnp.arange(env.size))
+
+
+@eqx.filter_jit
+def mean_edges(
+    env: Partitions, layers: Int8[Array, "n d"], shares: Float[Array, " n"]
+) -> Float[Array, "d d"]:
+    """The probability of each edge over partitions that have these shares, which add up to one."""
+
+    def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + one[1] * edge_probabilities(env, one[0]), None
+
+    start = jnp.zeros((env.size, env.size))
+    return jax.lax.scan(add, start, (layers, shares))[0]
 
 
 @eqx.filter_jit
