@@ -62,7 +62,7 @@ def a_target(seed: int, rows: int = 40) -> tuple[Data, BGe, Prior, float]:
 def trained() -> tuple[Candidates, Run]:
     """A short training on root partitions of five variables."""
     target = Candidates.of(Weights.of(continuous(60, 5, 1), BGe(), Prior(max_parents=3)), 3)
-    options = {"updates": 400, "batch": 64, "seed": 0, "seeds": 2, "sweeps": 600}
+    options = {"updates": 400, "batch": 64, "seed": 0, "seeds": 2, "steps": 3_000}
     setup = wide_setup(target, Network(32, 1), None, **options)
     return target, run(setup, progress=False)
 
@@ -166,7 +166,8 @@ def test_seventeen_variables_from_the_command_line(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     write(17)
     result = natgfn("dag", "fit", "data.csv", "--out", "run", "--updates", "3", "--samples", "100",
-                    "--evidence", "0.02", "--require", "x0->x1", "--forbid", "x2->x1", "--max-parents", "3")  # fmt: skip
+                    "--evidence", "0.02", "--require", "x0->x1", "--forbid", "x2->x1",
+                    "--max-parents", "3")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "17 variables; parents among 16 candidates" in result.output
     assert "GB of memory" in result.output

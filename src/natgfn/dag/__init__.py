@@ -5,7 +5,8 @@
     table = ng.dag.load("data.csv", log=True)          # or a DataFrame, or a matrix
     prior = ng.dag.Prior(max_parents=3, forbid=[("Erk", "Raf")])
     found = ng.dag.exact_posterior(table, prior=prior)
-    found = ng.dag.fit(table, prior=prior)             # a trained sampler, for more variables
+    found = ng.dag.chains(table, prior=prior)          # Markov chains, for up to 64 variables
+    found = ng.dag.fit(table, prior=prior)             # a trained sampler, for as many
 
     found.edge_marginals                   # DataFrame: row is source, column is target
     found.sample(1000), found.top(10)      # adjacency matrices
@@ -16,8 +17,9 @@ is known and gives the local log-weights of a law over graphs, and `exact` solve
 seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
 `fit` trains a GFlowNet for it instead, from the head start of `guide`, and `sampler` is what it
 returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`. Beyond 16
-variables there is no table of weights (`target`): those of BGe are computed for each graph, and
-`quality` is the only judge. It does not see graphs that the sampler never draws.
+variables it builds root partitions with the parents summed out over `candidates`; `chains` are
+Markov chains over the same, a result of their own, what a sampler learns from, and, with another
+seed, the evidence by which `trust` judges it.
 `metrics` compares probabilities of edges with a graph or with each other.
 """
 

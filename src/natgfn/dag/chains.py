@@ -235,6 +235,9 @@ def run_chains(
     powers = np.geomspace(1.0, HOTTEST, rungs)
     started, rounds = time.perf_counter(), []
     with jax.enable_x64(True):
+        # Once: in the loop, the compiler would convert the whole table in every step.
+        wide = jnp.asarray(env.log_sums, jnp.float64)
+        env = eqx.tree_at(lambda e: e.log_sums, env, wide)
         state = _start(env, ladders, rungs, jax.random.key(seed))
 
         def share() -> float:

@@ -47,8 +47,8 @@ _CHAINS = 2**20  # sets the seed of chains for training apart from those of evid
 TABULATED = 16
 """The most variables for which `fit` tabulates the weights of all sets of parents."""
 
-SWEEPS, KNOWN = 2_000, 8_192
-"""Of the chains whose partitions are replayed, and how many of these."""
+STEPS, KNOWN = 40_000, 8_192
+"""Of each chain whose partitions are replayed, and how many of these."""
 
 
 def fit(
@@ -165,7 +165,7 @@ def wide_setup(
     seeds: int = 1,
     watch: tuple[AbstractWatcher, ...] = (),
     *,
-    sweeps: int = SWEEPS,
+    steps: int = STEPS,
     progress: bool = False,
 ) -> Setup:
     r"""The run that `fit` makes beyond `TABULATED` variables.
@@ -182,9 +182,10 @@ def wide_setup(
         seed: of the parameters and of all draws, those of the chains too.
         seeds: samplers.
         watch: what else to look at.
-        sweeps: of the chains that find the known partitions.
+        steps: of each chain that finds the known partitions.
         progress: whether to say how far these are.
     """
+    sweeps = -(-steps // target.env.size)
     found = run_chains(target, sweeps=sweeps, seed=seed + _CHAINS, progress=progress)
     env, known = target.env, found.partitions(KNOWN)
     setup = Setup(
