@@ -169,7 +169,7 @@ def heat_map(subject: Subject, run: int, number: int, drawn: HeatMap) -> dict[st
 
 def _labels(names: Sequence[str]) -> list[str]:
     """Names beside an axis: long ones are cut, unless two would become the same."""
-    cut = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
+    cut = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
     return cut if len(set(cut)) == len(cut) else list(names)
 
 

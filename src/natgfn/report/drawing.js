@@ -109,13 +109,13 @@ const drawing = (() => {
     const scaleX = scaleOf(x, 0, plot.width), scaleY = scaleOf(y, plot.height, 0);
     const group = add(svg, "g", { transform: `translate(${plot.left} ${plot.top})` });
     const [bottom, middle] = [plot.height, plot.width / 2];
-    for (const [value, text] of labels(x, plot.width / 60)) {
+    for (const [value, text] of labels(x, plot.width / (x.names ? 12 : 60))) {
       const at = scaleX(value);
       if (!x.names) add(group, "path", { class: "grid", d: `M${at} 0V${bottom}` });
-      const slanted = x.slanted ? { "text-anchor": "end", transform: `rotate(-40 ${at} ${bottom + 12})` } : { "text-anchor": "middle" };
-      add(group, "text", { class: "tick", x: at, y: bottom + 14, ...slanted }, text);
+      const turned = x.upright ? { "text-anchor": "end", transform: `translate(${at + 4} ${bottom + 5}) rotate(-90)` } : { "text-anchor": "middle", x: at, y: bottom + 14 };
+      add(group, "text", { class: "tick", ...turned }, text);
     }
-    for (const [value, text] of labels(y, plot.height / 34)) {
+    for (const [value, text] of labels(y, plot.height / (y.names ? 12 : 34))) {
       const at = scaleY(value);
       if (!y.names) add(group, "path", { class: "grid", d: `M0 ${at}H${plot.width}` });
       add(group, "text", { class: "tick", x: -6, y: at + 4, "text-anchor": "end" }, text);
@@ -125,9 +125,12 @@ const drawing = (() => {
     return [scaleX, scaleY];
   }
 
-  const labels = (axis, most) => axis.names
-    ? axis.names.map((name, i) => [i, name])
-    : ticksOf(axis, Math.max(2, Math.floor(most))).map((value) => [value, number(value)]);
+  // What stands beside an axis and where: at most so many, of names every second or third if need be.
+  function labels(axis, most) {
+    if (!axis.names) return ticksOf(axis, Math.max(2, Math.floor(most))).map((value) => [value, number(value)]);
+    const step = Math.max(1, Math.ceil(axis.names.length / most));
+    return axis.names.map((name, i) => [i, name]).filter(([i]) => i % step === 0);
+  }
   const longest = (axis, most) => LETTER * Math.max(0, ...labels(axis, most).map(([, text]) => text.length));
 
   // The colours of a map beside it, from bottom to top.
@@ -144,9 +147,9 @@ const drawing = (() => {
     const [width, height] = [box.clientWidth, box.clientHeight];
     if (!width) return; // hidden
     const { x, y, colours, square } = chart;
-    x.slanted = Boolean(x.names) && longest(x) > (width - 120) / x.names.length;
-    const below = (x.slanted ? 0.65 * longest(x) + 14 : 18) + 16;
-    const left = longest(y, height / 34) + (y.label ? 26 : 12);
+    x.upright = Boolean(x.names) && longest(x, Infinity) > (width - 120) / x.names.length;
+    const below = (x.upright ? longest(x, Infinity) + 8 : 18) + 16;
+    const left = longest(y, y.names ? Infinity : height / 34) + (y.label ? 26 : 12);
     const plot = { left, top: 8, width: width - left - (colours ? 66 : 14), height: height - 8 - below, below };
     if (square) plot.width = plot.height = Math.max(20, Math.min(plot.width, plot.height));
     box.replaceChildren();
