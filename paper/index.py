@@ -43,8 +43,12 @@ INDEX: dict[str, Entry] = {
     "fig:deceptive_visited": Entry("modes visited", "deceptive", ("discovered",), _PRINTED),
     "fig:deceptive_tv": Entry("total variation", "deceptive", ("tv",), _PRINTED),
     "fig:deceptive_l1": Entry("mean error of a probability", "deceptive", ("l1",), _PRINTED),
-    "fig:deceptive_heatmaps_H128": Entry("terminal laws, H=128", "deceptive", ("heat_map.h128",), _PRINTED),
-    "fig:deceptive_heatmaps_H256": Entry("terminal laws, H=256", "deceptive", ("heat_map.h256",), _SEEDS),
+    "fig:deceptive_heatmaps_H128": Entry(
+        "terminal laws, H=128", "deceptive", ("heat_map.h128",), _PRINTED
+    ),
+    "fig:deceptive_heatmaps_H256": Entry(
+        "terminal laws, H=256", "deceptive", ("heat_map.h256",), _SEEDS
+    ),
     "tab:deceptive_half_H128": Entry("H=128, 15,000 updates", "deceptive", (), _PRINTED),
     "tab:deceptive_half_H256": Entry("H=256, 15,000 updates", "deceptive", (), _SEEDS),
     "tab:deceptive_full_H256": Entry("H=256, 30,000 updates", "deceptive", (), _SEEDS),
@@ -59,15 +63,15 @@ INDEX: dict[str, Entry] = {
     "tab:sachs_fisher_main": Entry("continuations on the Sachs data", "dag-sachs", (), _MLP),
     "fig:sachs_posterior_graphs": Entry("edge marginals", "dag-sachs", ("mlp.graphs",), _MLP),
     "fig:sachs_fisher_convergence": Entry("progress", "dag-sachs", ("mlp.convergence",), _MLP),
-    "fig:sachs_final_diagnostics": Entry(
-        "final samples", "dag-sachs", ("mlp.diagnostics",), _MLP
-    ),
+    "fig:sachs_final_diagnostics": Entry("final samples", "dag-sachs", ("mlp.diagnostics",), _MLP),
     "tab:synthetic_fisher_appendix": Entry(
         "continuations on simulated data", "dag-synthetic", (), _MLP
     ),
     "fig:synthetic_fisher_convergence": Entry(
-        "progress", "dag-synthetic",
-        ("mlp.standardised.convergence", "mlp.as_drawn.convergence"), _MLP,
+        "progress",
+        "dag-synthetic",
+        ("mlp.standardised.convergence", "mlp.as_drawn.convergence"),
+        _MLP,
     ),
     "fig:fisher_preconditioning_geometry": Entry(
         "metric balls of a damped Fisher and a surrogate", "certificates", ("direction",), _SKETCH
@@ -75,7 +79,7 @@ INDEX: dict[str, Entry] = {
     "fig:gflownet_realizability_terminal_law": Entry(
         "a flow with a given terminal law", "certificates", (), _SKETCH
     ),
-}  # fmt: skip
+}
 """In the order of the experiments."""
 
 
@@ -106,8 +110,10 @@ def index_page(out: Path, scale: str) -> str:
     for label, entry in INDEX.items():
         stem = f"{entry.experiment}.{scale}"
         page = out / f"{stem}.md"
-        drawn = [out / ".".join(filter(None, (stem, name, "png"))) for name in entry.figures]
-        named = {page: "page"} | {path: path.name.removeprefix(f"{stem}.") for path in drawn}
+        named = {page: "page"}
+        for name in entry.figures:
+            path = out / ".".join(filter(None, (stem, name, "png")))
+            named[path] = name.translate(str.maketrans("._", "  ")) or "figure"
         links = [f"[{text}]({path.name})" for path, text in named.items() if path.exists()]
         rows.append([
             f"`{label}`", entry.shows, "<br>".join(links) or "**not run**",
