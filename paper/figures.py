@@ -238,7 +238,7 @@ def draw_agreement(laws: Mapping[str, pd.DataFrame], reference: str, path: Path)
         reference: the title of the graph to agree with.
         path: of the PNG file.
     """
-    columns = min(len(laws), 4)
+    columns = min(len(laws), 5)
     rows = -(-len(laws) // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(3.6 * columns, 3.8 * rows), squeeze=False, layout="constrained"
@@ -252,7 +252,8 @@ def draw_agreement(laws: Mapping[str, pd.DataFrame], reference: str, path: Path)
         for i, j in np.argwhere(values >= SHOWN):
             colour, value = (_BLUE if agreed[i, j] else _ORANGE), float(values[i, j])
             line = {"linewidth": 0.4 + 2.2 * value, "alpha": value, "color": colour}
-            draw_edge(axis, points[i], points[j], radius, **line)
+            beside = i > j and values[j, i] >= SHOWN  # the other way is drawn, too
+            draw_edge(axis, points[i], points[j], radius, bend=0.45 if beside else 0.2, **line)
         axis.set_title(title, fontsize="medium")
     keys = {f"in the {reference}": _BLUE, "not in it": _ORANGE}
     figure.legend(

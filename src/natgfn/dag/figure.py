@@ -90,6 +90,7 @@ def draw_edge(
     radius: float,
     *,
     style: str = "-|>",
+    bend: float = 0.2,
     **line: Any,
 ) -> None:
     """A line between two variables, bent towards the middle; `line` is as matplotlib has it."""
@@ -104,7 +105,7 @@ def draw_edge(
             tuple(end - gap),
             arrowstyle=style,
             mutation_scale=14,
-            connectionstyle=f"arc3,rad={-0.2 * side}",
+            connectionstyle=f"arc3,rad={-bend * side}",
             shrinkA=0,
             shrinkB=0,
             capstyle="butt",
