@@ -42,7 +42,7 @@ from natgfn.training import run as train
 from natgfn.watch import Messages as WatchMessages
 from natgfn.watch import Sampled as WatchSampled
 
-from ..figures import share_legend
+from ..figures import share_legend, style
 from ..tables import made_by, table
 from .structured_targets import PAPER, SMOKE, Target
 from .study import folder_for, steps_done
@@ -500,12 +500,11 @@ def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:
     rows = -(-len(shown) // columns)
     size = (3.8 * columns + 3.4, max(4.6, 3.2 * rows))
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
-    styles = {name: (f"C{i % 10}", ("-", "--")[i // 10]) for i, name in enumerate(METHODS)}
     for axis, (target, by_method) in zip(axes.flat, shown.items(), strict=False):
         for name, entries in by_method.items():
             values = np.exp(np.mean(np.log([np.maximum(e["kl"], 1e-16) for e in entries]), axis=0))
-            colour, line = styles[name]
-            axis.plot(entries[0]["steps"], values, line, color=colour, label=name, linewidth=1.3)
+            line = style(name, len(values))
+            axis.plot(entries[0]["steps"], values, label=name, linewidth=1.3, **line)
         axis.set(xlabel="updates", ylabel="KL(q, p), geometric mean", yscale="log")
         axis.set_title(target, fontsize="medium")
     for axis in axes.flat[len(shown) :]:
