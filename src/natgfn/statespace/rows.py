@@ -110,7 +110,7 @@ class Numbers:
 
 
 def _hash(rows: UInt64[np.ndarray, "n words"]) -> UInt64[np.ndarray, " n"]:
-    """64 well-mixed bits a row: a multiplication and a shift a word, then splitmix64's finaliser."""
+    """64 well-mixed bits a row: a product and a shift a word, then splitmix64's finaliser."""
     key = np.zeros(len(rows), np.uint64)
     for word in rows.T:
         key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
