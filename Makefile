@@ -1,6 +1,7 @@
 # `make demo` and `make test` set everything up on a fresh machine; the second time they are quick.
 PYTHON ?= python3
 BIN := .venv/bin
+USABLE := .venv/.usable
 READY := .venv/.ready
 DOCS_READY := .venv/.docs-ready
 # Compiled programs are kept between runs, and leave with the rest.
@@ -8,7 +9,7 @@ export NATGFN_CACHE ?= $(CURDIR)/.venv/jax-cache
 
 .PHONY: demo test test-slow lint types unit docs notebooks release-check clean
 
-demo: $(READY)
+demo: $(USABLE)
 	$(BIN)/natgfn demo --out demo
 
 test: lint types unit
@@ -43,8 +44,12 @@ release-check: $(READY)
 	&& $$folder/venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl \
 	&& cd $$folder && venv/bin/natgfn --version && venv/bin/natgfn demo
 
-$(READY): pyproject.toml constraints.txt
+$(USABLE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[plot,dag,report]'
+	touch $(USABLE)
+
+$(READY): $(USABLE)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $(READY)
 

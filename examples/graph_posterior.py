@@ -29,8 +29,8 @@ for graph, probability in zip(*exact.top(3), strict=True):
 
 # %%
 found = ng.dag.fit(data, updates=500, samples=2_000, progress=False)
-print(found.quality())
-print(found.errors(exact))
+for name, value in (found.quality() | found.errors(exact)).items():
+    print(f"{name:38} {value:9.5f}")
 
 # %%
 figure, axis = plt.subplots(figsize=(4, 4), layout="constrained")

@@ -6,22 +6,80 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from natgfn.dag.figure import draw_edge, draw_variables
 from natgfn.figures import draw_band, heat_maps, save
 
-COLOURS = {
-    "Euclidean": "#c44e52",
-    "Natural (exact)": "#4c72b0",
-    "Natural (sample)": "#55a868",
-    "Natural (approx)": "#dd8452",
-    "Natural (sample space)": "#8172b3",
-    "Natural (messages)": "#937860",
-    "Wasserstein (reconstructed)": "#da8bc3",
-    "ACE (reconstructed)": "#8c8c8c",
-    "Adam": "#ccb974",
-    "optimum of this P_B": "black",
+_BLUE, _ORANGE, _GREEN, _RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+_SKY, _PURPLE, _GREY, _BLACK = "#56b4e9", "#cc79a7", "#7f7f7f", "#000000"
+# Eight colours that the colour-blind can tell apart (Okabe and Ito, with grey for their yellow).
+
+_OURS = "Natural (sample space)"
+STYLES: dict[str, tuple[str, str, str]] = {
+    "Euclidean": (_RED, "o", "-"),
+    "SGD": (_RED, "s", "-"),
+    "SGD, eps": (_RED, "D", "--"),
+    "Adam": (_ORANGE, "o", "-"),
+    "Adam, eps": (_ORANGE, "s", "--"),
+    "Adam, tuned": (_ORANGE, "D", "-"),
+    "Adam 5e-3": (_ORANGE, "^", "-"),
+    "Adam 5e-3 + noise": (_ORANGE, "v", "--"),
+    "Adam 5e-3 + mixed": (_ORANGE, "P", "-."),
+    "Adam, on-policy": (_ORANGE, "X", ":"),
+    "Adam, eps, on-policy": (_ORANGE, "<", ":"),
+    "Adam, log Z 0.1": (_ORANGE, ">", "--"),
+    "Adam 1e-3, log Z 0.1": (_ORANGE, "*", "-."),
+    "Adam, advantages": (_ORANGE, "p", "--"),
+    "Adam, without noise": (_ORANGE, "h", "-."),
+    "Adam, 4 variables": (_ORANGE, "d", ":"),
+    "Network, Adam": (_ORANGE, "8", "--"),
+    "KL-controlled Adam": (_RED, "^", "-"),
+    "Adaptive Teacher": (_GREY, "o", "-"),
+    "ACE (reconstructed)": (_GREY, "s", "-"),
+    "Wasserstein (reconstructed)": (_PURPLE, "s", "-"),
+    "Natural (exact)": (_GREEN, "o", "-"),
+    "Natural (sample)": (_SKY, "o", "-"),
+    "Natural (approx)": (_PURPLE, "o", "-"),
+    "Natural (messages)": (_BLACK, "o", "-"),
+    "Natural CG": (_GREEN, "s", "-"),
+    "Natural K-FAC": (_SKY, "s", "-"),
+    "Natural K-FAC, on-policy": (_SKY, "D", ":"),
+    "Damped Fisher": (_GREEN, "^", "-"),
+    "Damped K-FAC": (_SKY, "^", "-"),
+    _OURS: (_BLUE, "o", "-"),
+    f"{_OURS} + mixed": (_BLUE, "P", "-."),
+    f"{_OURS} + Teacher": (_BLUE, "^", "--"),
+    "Sample space": (_BLUE, "D", "-"),
+    "Sample space, 4 variables": (_BLUE, "d", ":"),
+    "Sample space, 6 variables (default if wide)": (_BLUE, "X", "-."),
+    "Network, sample space (default)": (_BLUE, "8", "--"),
+    "Natural, exact separators": (_GREEN, "D", "-"),
+    "Natural, separators with a floor": (_GREEN, "v", "--"),
+    "Natural, separators with a floor, advantages": (_GREEN, "p", "-."),
+    "Natural, sampled": (_SKY, "v", "-"),
+    "Natural, sampled, advantages": (_SKY, "p", "--"),
+    "Natural, without noise (default)": (_BLACK, "D", "-"),
+    "Natural, truncated to 2": (_PURPLE, "D", "--"),
+    "Natural, truncated to 4": (_PURPLE, "d", ":"),
+    "Natural, beliefs on 4": (_PURPLE, "v", "-."),
+    "exact posterior": (_BLACK, "s", "-"),
+    "optimum of this P_B": (_BLACK, "x", ":"),
 }
+"""Colour, marker and line of each method, the same in every figure."""
+
+
+def style(method: str, points: int = 1) -> dict[str, Any]:
+    """How matplotlib draws a method's line of so many points, with a marker on every eighth part.
+
+    One that `STYLES` has not is dotted grey, so that a long run is not lost; a test asks for them.
+    """
+    colour, marker, line = STYLES.get(method, (_GREY, ".", ":"))
+    every = max(1, points // 8)
+    return {"color": colour, "marker": marker, "linestyle": line, "markersize": 4,
+            "markevery": every}  # fmt: skip
 
 
 class Panel(NamedTuple):
@@ -46,7 +104,7 @@ def draw_curves(
             if panel.where.items() <= curve["setting"].items():
                 method = curve["method"]
                 values = np.array(curve[panel.metric])
-                draw_band(axis, curve["steps"], values, method, COLOURS.get(method))
+                draw_band(axis, curve["steps"], values, method, **style(method, len(values)))
         axis.set(yscale="log", xlabel="updates")
         axis.set_title(panel.title, fontsize="medium")
     share_legend(figure, axes, "outside lower center", columns=columns + 1)
@@ -71,7 +129,7 @@ def draw_training(
     log: bool,
     mark: int | None = None,
 ) -> Path:
-    """A metric `[evaluations, seeds]` over updates, mean and deviation, with a dot at `mark`."""
+    """A metric `[evaluations, seeds]` over updates, mean and deviation, with a circle at `mark`."""
     rows = -(-len(panels) // columns)
     figure, axes = plt.subplots(
         rows, columns, figsize=(5 * columns, 3.8 * rows), squeeze=False, layout="constrained"
@@ -79,15 +137,15 @@ def draw_training(
     for axis, (title, lines) in zip(axes.flat, panels.items(), strict=True):
         for name, (steps, values) in lines.items():
             mean, spread = values.mean(axis=1), values.std(axis=1)
-            (line,) = axis.plot(steps, mean, label=name, linewidth=1.4)
+            (line,) = axis.plot(steps, mean, label=name, linewidth=1.4, **style(name, len(mean)))
             colour = line.get_color()
             axis.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.15)
             if mark is not None and mark in steps:
-                axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=4)
+                axis.plot(mark, mean[list(steps).index(mark)], "o", color=colour, markersize=8,
+                          fillstyle="none")  # fmt: skip
         axis.set(xlabel="updates", ylabel=label, yscale="log" if log else "linear")
         axis.set_title(title, fontsize="medium")
-        if lines:
-            axis.legend(fontsize="x-small")
+    share_legend(figure, axes, "outside lower center", columns=2 * columns)
     return save(figure, path)
 
 
@@ -160,11 +218,49 @@ def draw_bars(
     names = list(rows)[::-1]
     for axis, metric in zip(axes, metrics, strict=True):
         values = [rows[name][metric] for name in names]
-        colours = [COLOURS.get(name, "0.6") for name in names]
+        colours = [style(name)["color"] for name in names]
         axis.barh(
             names, [v["mean"] for v in values], xerr=[v["std"] for v in values], color=colours
         )
         axis.set_title("modes, half of due" if metric == "half" else metric.upper())
+    return save(figure, path)
+
+
+SHOWN = 0.25
+"""The least probability of an edge that a graph shows."""
+
+
+def draw_agreement(laws: Mapping[str, pd.DataFrame], reference: str, path: Path) -> Path:
+    """`fig:sachs_posterior_graphs`: probable edges, coloured by whether the reference has them.
+
+    Args:
+        laws: probabilities of edges by title, row is source; the reference is one of them.
+        reference: the title of the graph to agree with.
+        path: of the PNG file.
+    """
+    columns = min(len(laws), 5)
+    rows = -(-len(laws) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(3.6 * columns, 3.8 * rows), squeeze=False, layout="constrained"
+    )
+    agreed = laws[reference].to_numpy() > 0.5
+    for axis in axes.flat[len(laws) :]:
+        axis.axis("off")
+    for axis, (title, marginals) in zip(axes.flat, laws.items(), strict=False):
+        values = marginals.to_numpy()
+        points, radius = draw_variables(axis, list(marginals.columns))
+        for i, j in np.argwhere(values >= SHOWN):
+            colour, value = (_BLUE if agreed[i, j] else _ORANGE), float(values[i, j])
+            line = {"linewidth": 0.4 + 2.2 * value, "alpha": value, "color": colour}
+            beside = i > j and values[j, i] >= SHOWN  # the other way is drawn, too
+            draw_edge(axis, points[i], points[j], radius, bend=0.45 if beside else 0.2, **line)
+        axis.set_title(title, fontsize="medium")
+    keys = {f"in the {reference}": _BLUE, "not in it": _ORANGE}
+    figure.legend(
+        [Line2D([], [], color=colour, linewidth=2.6) for colour in keys.values()],
+        list(keys), loc="outside lower center", ncols=2,
+        title=f"edges with probability {SHOWN} and more; width and opacity by probability",
+    )  # fmt: skip
     return save(figure, path)
 
 

@@ -104,6 +104,13 @@ def test_every_block_has_a_language(page):
     assert set(opened) <= {"python", "sh", "toml"}
 
 
+def test_every_page_of_results_is_on_the_site():
+    """`make docs` refuses one that is not; this says so sooner."""
+    site = (ROOT / "mkdocs.yml").read_text()
+    pages = [named(page) for page in sorted((ROOT / "results").glob("*.md"))]
+    assert [page for page in pages if f": {page}\n" not in site] == []
+
+
 def test_every_folder_is_in_the_reference():
     """Its page shows whatever it exports: see `docs/hooks.py`."""
     package = ROOT / "src" / "natgfn"

@@ -190,7 +190,7 @@ def test_what_extras_bring_is_named_where_it_is_missing(tmp_path: Path):
     """And everything else works without them; `make release-check` runs the demo so."""
     listed, refused, drawn = python(f"""
 import sys
-sys.modules.update(dict.fromkeys(["pandas", "matplotlib", "plotly", "jinja2"]))
+sys.modules.update(dict.fromkeys(["pandas", "matplotlib", "jinja2"]))
 from pathlib import Path
 from typer.testing import CliRunner
 from natgfn.cli import app

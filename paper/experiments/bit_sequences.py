@@ -238,7 +238,7 @@ def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:
                 ]
                 if mine:
                     values = np.array([entry[curve] for entry in mine]).T
-                    lines[name] = (mine[0]["steps"], values)
+                    lines[name.removesuffix(", default")] = (mine[0]["steps"], values)
             if lines:
                 panels[form] = lines
         if panels:

@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from natgfn.dag.figure import draw_graphs
-
-from ..figures import draw_bars, draw_training
+from ..figures import draw_agreement, draw_bars, draw_training
 from ..tables import made_by, table
 from .continuation import CURVES, FISHER, METHODS, NETWORKS
 
@@ -192,7 +190,10 @@ def _mean(values: Sequence[float]) -> str:
 
 
 def figures(results: Mapping[str, Any], out: Path, stem: str, reference: str) -> list[Path]:
-    """Progress, final diagnostics, and posteriors as graphs beside the reference."""
+    """Progress, final diagnostics, and posteriors as graphs beside the reference.
+
+    Probabilities of edges are means over the seeds that have the data of the first.
+    """
     drawn = []
     for network, variant, runs in _groups(results):
         name = f"{stem}.{_title(network, variant).replace(', ', '.').replace(' ', '_').lower()}"
@@ -221,8 +222,9 @@ def figures(results: Mapping[str, Any], out: Path, stem: str, reference: str) ->
         first = cases[0]
         frame = partial(pd.DataFrame, index=first["names"], columns=first["names"])
         laws = {reference: frame(first["truth"]), EXACT: frame(first["marginals"])}
+        same = {case["seed"] for case in cases if case["marginals"] == first["marginals"]}
         for method, of in runs.items():
-            if of[0]["seed"] == first["seed"]:
-                laws[method] = frame(of[0]["marginals"])
-        drawn.append(draw_graphs(laws, out / f"{name}.graphs.png"))
+            if found := [run["marginals"] for run in of if run["seed"] in same]:
+                laws[method] = frame(np.mean(found, axis=0))
+        drawn.append(draw_agreement(laws, reference, out / f"{name}.graphs.png"))
     return drawn

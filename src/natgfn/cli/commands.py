@@ -235,8 +235,10 @@ def report(
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment; natgfn list shows them.")],
-    scale: Annotated[str, typer.Option(help="smoke (seconds) or paper (minutes).")] = "smoke",
+    name: Annotated[str, typer.Argument(help="An experiment that natgfn list shows, or all.")],
+    scale: Annotated[
+        str, typer.Option(help="smoke (seconds each) or paper (minutes to hours).")
+    ] = "smoke",
     seeds: Annotated[int | None, typer.Option(help="Instead of the paper's number.")] = None,
     out: Annotated[
         Path, typer.Option(help="The folder for results.", parser=named, metavar="FOLDER")
@@ -246,10 +248,18 @@ def reproduce(
         typer.Option(help="A word that a run's title must have, such as H=128 or seed=0."),
     ] = None,
 ) -> None:
-    """Run an experiment of the paper and write its tables and figures."""
+    """Run an experiment of the paper, or all, and write tables and figures.
+
+    With all, an index lists every table and figure of the paper by its label.
+    """
     paper = from_checkout("paper", "reproduce")
+    if name == "all" and only:
+        raise NatgfnError("--only chooses runs of one experiment: name it instead of all")
     with interruptible(out, "give the same command again"):
-        page = paper.reproduce(name, scale=scale, seeds=seeds, out=out, only=only or ())
+        if name == "all":
+            page = paper.reproduce_all(scale=scale, seeds=seeds, out=out)
+        else:
+            page = paper.reproduce(name, scale=scale, seeds=seeds, out=out, only=only or ())
         typer.echo(f"results: {page}")
 
 

@@ -1,11 +1,12 @@
 """A posterior over graphs as a picture: the probabilities of edges, and the likely ones drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from ..figures import plt, save
 
@@ -25,21 +26,6 @@ def draw_posterior(marginals: pd.DataFrame, path: Path) -> Path:
     _graph(right, marginals)
     title = f"joined (light) and directed (dark) with probability over {_THRESHOLD}"
     right.set_title(title, fontsize="medium")
-    return save(figure, path)
-
-
-def draw_graphs(laws: Mapping[str, pd.DataFrame], path: Path) -> Path:
-    """The probable edges of several laws over the same variables, side by side."""
-    columns = min(len(laws), 4)
-    rows = -(-len(laws) // columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(3.6 * columns, 3.8 * rows), squeeze=False, layout="constrained"
-    )
-    for axis in axes.flat[len(laws) :]:
-        axis.axis("off")
-    for axis, (name, marginals) in zip(axes.flat, laws.items(), strict=False):
-        _graph(axis, marginals)
-        axis.set_title(name, fontsize="medium")
     return save(figure, path)
 
 
@@ -63,18 +49,29 @@ def _heat_map(axis: Any, marginals: pd.DataFrame) -> None:
 
 
 def _graph(axis: Any, marginals: pd.DataFrame) -> None:
+    values = marginals.to_numpy()
+    points, radius = draw_variables(axis, list(marginals.columns))
+
+    def width(value: float, most: float) -> float:
+        return most * (0.3 + 0.7 * (value - _THRESHOLD) / (1 - _THRESHOLD)) + 0.6
+
+    for i, j in np.argwhere(np.triu(values + values.T) > _THRESHOLD):
+        wide = width(float(values[i, j] + values[j, i]), 6)
+        draw_edge(axis, points[i], points[j], radius, style="-", linewidth=wide, color="#c5d3e0")
+    for i, j in np.argwhere(values > _THRESHOLD):
+        wide = width(float(values[i, j]), 1)
+        draw_edge(axis, points[i], points[j], radius, linewidth=wide, color=_DARK)
+
+
+def draw_variables(
+    axis: Any, names: Sequence[str]
+) -> tuple[Float[np.ndarray, "variables 2"], float]:
+    """Variables on a circle: their places, and the radius of each, in the units of the axis."""
     from matplotlib.patches import Circle
 
-    values, names = marginals.to_numpy(), list(marginals.columns)
     angles = np.pi / 2 - 2 * np.pi * np.arange(len(names)) / len(names)
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     radius = min(0.145, 2.4 / len(names))
-    for i, j in np.argwhere(np.triu(values + values.T) > _THRESHOLD):
-        _connect(
-            axis, points[i], points[j], radius, float(values[i, j] + values[j, i]), "-", "#c5d3e0"
-        )
-    for i, j in np.argwhere(values > _THRESHOLD):
-        _connect(axis, points[i], points[j], radius, float(values[i, j]), "-|>", _DARK)
     for name, (x, y) in zip(names, points, strict=True):
         axis.add_patch(
             Circle((x, y), radius, facecolor="#eef3f8", edgecolor=_DARK, linewidth=1, zorder=3)
@@ -83,35 +80,35 @@ def _graph(axis: Any, marginals: pd.DataFrame) -> None:
         axis.text(x, y, name, ha="center", va="center", fontsize=size, zorder=4, **_AS_IT_IS)
     axis.set(xlim=(-1.22, 1.22), ylim=(-1.22, 1.22), aspect="equal")
     axis.axis("off")
+    return points, radius
 
 
-def _connect(
+def draw_edge(
     axis: Any,
-    start: np.ndarray,
-    end: np.ndarray,
+    start: Float[np.ndarray, " 2"],
+    end: Float[np.ndarray, " 2"],
     radius: float,
-    value: float,
-    style: str,
-    colour: str,
+    *,
+    style: str = "-|>",
+    bend: float = 0.2,
+    **line: Any,
 ) -> None:
-    """A line bent towards the middle, the wider the more probable."""
+    """A line between two variables, bent towards the middle; `line` is as matplotlib has it."""
     from matplotlib.patches import FancyArrowPatch
 
     along, middle = end - start, (start + end) / 2
     side = np.sign((along[1] * middle[0] - along[0] * middle[1]).round(6))
     gap = along / np.linalg.norm(along) * (radius + 0.01)
-    certainty = (value - _THRESHOLD) / (1 - _THRESHOLD)
     axis.add_patch(
         FancyArrowPatch(
             tuple(start + gap),
             tuple(end - gap),
             arrowstyle=style,
             mutation_scale=14,
-            linewidth=(6 if style == "-" else 1) * (0.3 + 0.7 * certainty) + 0.6,
-            color=colour,
-            connectionstyle=f"arc3,rad={-0.2 * side}",
+            connectionstyle=f"arc3,rad={-bend * side}",
             shrinkA=0,
             shrinkB=0,
             capstyle="butt",
+            **line,
         )
     )

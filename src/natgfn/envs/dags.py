@@ -1,6 +1,6 @@
 r"""Directed acyclic graphs, one edge after another in any order (`app:sachs_dag_details`)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ class Dags(AbstractEnv):
                     f"vertex {child}: a set of parents must still be allowed without any of those "
                     "that are not required"
                 )
-        if np.asarray(_closure(jnp.asarray(edges))).diagonal().any():
+        if _closure(edges).diagonal().any():
             raise ValueError("the edges that every graph has form a cycle")
         self.log_weights = log_weights
         self.required = tuple((int(i), int(j)) for i, j in np.argwhere(edges))
@@ -97,9 +97,9 @@ class Dags(AbstractEnv):
         return self.size * (self.size - 1) + 1
 
     def init(self) -> Dag:
-        edges = jnp.asarray(self.always)
-        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
-        return Dag(edges, reached, jnp.array(False))
+        edges = self.always
+        reached = _closure(edges.T) | np.eye(self.size, dtype=bool)
+        return Dag(jnp.asarray(edges), jnp.asarray(reached), jnp.array(False))
 
     def step(self, state: Dag, action: Action) -> Dag:
         added = self._edge(action)
@@ -165,9 +165,13 @@ def parents(edges: Bool[Array, "d d"]) -> Int[Array, " d"]:
     return jnp.sum(edges.astype(jnp.int32) << jnp.arange(len(edges))[:, None], axis=0)
 
 
-def _closure(edges: Bool[Array, "d d"]) -> Bool[Array, "d d"]:
+Square: TypeAlias = Bool[Array, "d d"] | Bool[np.ndarray, "d d"]
+"""A matrix of JAX, or of NumPy."""
+
+
+def _closure(edges: Square) -> Square:
     """Whether a path of one edge or more leads from row to column."""
-    paths = edges.astype(jnp.float32)
+    paths = edges.astype(np.float32)
     for _ in range(max(1, (len(edges) - 1).bit_length())):
-        paths = jnp.minimum(paths + paths @ paths, 1)
+        paths = (paths + paths @ paths).clip(max=1)
     return paths > 0

@@ -104,17 +104,24 @@ def draw_band(
     steps: Sequence[int] | Int[np.ndarray, " lines"],
     values: Float[np.ndarray, "lines seeds"],
     label: str,
-    colour: str | None = None,
+    **line: Any,
 ) -> None:
-    """Geometric mean over seeds, with one standard deviation of the logarithm."""
+    """Geometric mean over seeds, with one standard deviation of the logarithm.
+
+    Args:
+        axis: to draw on.
+        steps: updates made before each line.
+        values: of each seed, in any unit.
+        label: for the legend.
+        line: colour, marker and so on, as matplotlib has them.
+    """
     known = ~np.isnan(values).any(axis=1)
     logs = np.log(np.maximum(values[known], 1e-14))
     mean, spread = logs.mean(axis=1), logs.std(axis=1)
     steps = np.asarray(steps)[known]
-    (line,) = axis.plot(steps, np.exp(mean), label=label, color=colour, linewidth=1.4)
-    axis.fill_between(
-        steps, np.exp(mean - spread), np.exp(mean + spread), alpha=0.2, color=line.get_color()
-    )
+    (drawn,) = axis.plot(steps, np.exp(mean), **{"label": label, "linewidth": 1.4, **line})
+    low, high = np.exp(mean - spread), np.exp(mean + spread)
+    axis.fill_between(steps, low, high, alpha=0.2, color=drawn.get_color())
 
 
 def draw_relative_errors(panels: Mapping[str, tuple[Sequence[Any], str]], path: Path) -> Path:

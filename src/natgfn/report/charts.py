@@ -1,6 +1,5 @@
 """The data of a page's charts, and what they show in words: `page.js` draws them."""
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -169,10 +168,9 @@ def heat_map(subject: Subject, run: int, number: int, drawn: HeatMap) -> dict[st
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Names that plotly, which takes some tags, shows as they are; long ones are cut."""
-    cut = [name if len(name) <= 24 else f"{name[:23]}…" for name in names]
-    shown = cut if len(set(cut)) == len(cut) else names
-    return [html.escape(name, quote=False) for name in shown]
+    """Names beside an axis: long ones are cut, unless two would become the same."""
+    cut = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
+    return cut if len(set(cut)) == len(cut) else list(names)
 
 
 def _short(values: np.ndarray, digits: int = 6) -> list[float | None]:

@@ -1,93 +1,113 @@
 "use strict";
-// Draws the charts of the page from its data, and switches runs and axes on and off.
+// Says what each chart of the page shows, and switches runs and axes on and off.
 (() => {
   const { names, figures } = JSON.parse(document.getElementById("data").textContent);
+  const { span, number, lineOf, bandOf, dotsOf, imageOf } = drawing;
   const COLOURS = ["#2f86c9", "#e07b1a", "#2a9d6f", "#c2558f", "#8a7bd8", "#b0912b", "#4fb3bf", "#d1495b"];
-  const DASHES = ["solid", "dash", "dot", "dashdot"];
+  const DASHES = ["none", "6 3", "2 2", "6 2 2 2"];
   const colour = (run) => COLOURS[run % COLOURS.length];
   const dash = (run) => DASHES[Math.floor(run / COLOURS.length) % DASHES.length];
-  const escape = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const hidden = new Set();
+  const seen = (figure) => figure.series.filter((one) => !hidden.has(one.run));
   let axis = "updates";
 
-  function curves(figure) {
-    return figure.series.flatMap((one) => {
-      const shared = { type: "scatter", mode: "lines", x: one[axis], meta: one.run, visible: !hidden.has(one.run) };
-      const edge = { ...shared, line: { width: 0 }, hoverinfo: "skip" };
-      const band = one.low
-        ? [{ ...edge, y: one.low }, { ...edge, y: one.high, fill: "tonexty", fillcolor: colour(one.run) + "38" }]
-        : [];
-      const range = one.low ? one.low.map((low, i) => ` (${number(low)} to ${number(one.high[i])})`) : [];
-      const line = {
-        ...shared, y: one.middle, text: one.middle.map((_, i) => range[i] || ""),
-        mode: one.middle.length > 1 ? "lines" : "markers",
-        line: { color: colour(one.run), dash: dash(one.run), width: 2 }, marker: { color: colour(one.run) },
-        hovertemplate: `%{y:.4g}%{text}<extra>${escape(names[one.run])}</extra>`,
-      };
-      return [...band, line];
-    });
+  function nearest(values, wanted) {
+    let best = 0;
+    values.forEach((value, i) => { if (Math.abs(value - wanted) < Math.abs(values[best] - wanted)) best = i; });
+    return best;
   }
-  const number = (value) => (value === null ? "?" : Number(value.toPrecision(3)).toString());
+
+  function curves(figure) {
+    const series = seen(figure);
+    const x = { ...span(figure.zoom || series.flatMap((one) => one[axis])), label: axis };
+    const inside = (one, values) => values.filter((_, i) => one[axis][i] >= x.from && one[axis][i] <= x.to);
+    const y = span(series.flatMap((one) => [one.middle, one.low || [], one.high || []].flatMap((v) => inside(one, v))), figure.log, 0.04);
+    return {
+      x, y,
+      marks(add, scaleX, scaleY) {
+        for (const one of series.filter((some) => some.low)) {
+          const floor = figure.log ? y.from : -Infinity;
+          add("path", { class: "band", fill: colour(one.run), d: bandOf(one[axis], one.low, one.high, scaleX, scaleY, floor) });
+        }
+        for (const one of series) {
+          const alone = one.middle.length === 1;
+          const d = (alone ? dotsOf : lineOf)(one[axis], one.middle, scaleX, scaleY);
+          add("path", { class: alone ? "dots" : "line", stroke: colour(one.run), "stroke-dasharray": alone ? "none" : dash(one.run), d });
+        }
+      },
+      read(px, _, scaleX, scaleY) {
+        if (!series.length) return null;
+        const wanted = scaleX.back(px);
+        const at = series.map((one) => nearest(one[axis], wanted));
+        const line = scaleX(series[0][axis][at[0]]);
+        const words = series.map((one, i) => {
+          const range = one.low ? ` (${number(one.low[at[i]])} to ${number(one.high[at[i]])})` : "";
+          return [`${number(one.middle[at[i]])}${range}${names.length > 1 ? ` ${names[one.run]}` : ""}`, colour(one.run)];
+        });
+        const dots = series.map((one, i) => [scaleX(one[axis][at[i]]), scaleY(one.middle[at[i]]), colour(one.run)]);
+        const when = `${axis} ${number(series[0][axis][at[0]], 6)}`;
+        return { line, words: [[when], ...words], dots: dots.filter(([, py]) => Number.isFinite(py)) };
+      },
+      zoom(ends) {
+        figure.zoom = ends;
+        draw(figure);
+      },
+    };
+  }
 
   function law(figure) {
-    const points = figure.series.map((one) => ({
-      type: "scatter", mode: "markers", x: one.target, y: one.learned, meta: one.run, visible: !hidden.has(one.run),
-      marker: { color: colour(one.run), size: 5, opacity: 0.6 },
-      hovertemplate: `target %{x:.3g}, learned %{y:.3g}<extra>${escape(names[one.run])}</extra>`,
-    }));
-    const known = figure.series.flatMap((one) => one.target).filter((value) => value > 0);
-    const ends = [Math.min(...known), Math.max(...known)];
-    const diagonal = { type: "scatter", mode: "lines", x: ends, y: ends, line: { color: "#8a93a0", width: 1 }, hoverinfo: "skip" };
-    return [diagonal, ...points];
+    const series = seen(figure);
+    const x = { ...span(series.flatMap((one) => one.target), true, 0.04), label: "target probability" };
+    const y = { ...span(series.flatMap((one) => [...one.learned, ...one.target]), true, 0.04), label: "learned probability" };
+    return {
+      x, y,
+      marks(add, scaleX, scaleY) {
+        add("path", { class: "diagonal", d: lineOf([x.from, x.to], [x.from, x.to], scaleX, scaleY) });
+        for (const one of series) {
+          add("path", { class: "dots", stroke: colour(one.run), d: dotsOf(one.target, one.learned, scaleX, scaleY) });
+        }
+      },
+      read(px, py, scaleX, scaleY) {
+        let best = null;
+        for (const one of series) {
+          one.target.forEach((target, i) => {
+            const [dx, dy] = [scaleX(target), scaleY(one.learned[i])];
+            const far = Math.hypot(dx - px, dy - py);
+            if (far < (best ? best.far : 20)) best = { far, dx, dy, one, i };
+          });
+        }
+        if (!best) return null;
+        const { one, i } = best;
+        const words = [[`target ${number(one.target[i])}, learned ${number(one.learned[i])}`, colour(one.run)]];
+        return { words: names.length > 1 ? [...words, [names[one.run]]] : words, dots: [[best.dx, best.dy, colour(one.run)]] };
+      },
+    };
   }
 
   function map(figure) {
-    const z = figure.log ? figure.values.map((row) => row.map((v) => (v > 0 ? Math.log10(v) : null))) : figure.values;
-    const named = figure.names ? { y: figure.names[0], x: figure.names[1] } : {};
-    return [{
-      type: "heatmap", z, ...named, customdata: figure.values, hoverongaps: false,
-      colorscale: "Viridis", ...(figure.names ? { zmin: 0, zmax: 1 } : {}),
-      colorbar: { thickness: 10, tickprefix: figure.log ? "10^" : "", outlinewidth: 0 },
-      hovertemplate: `${figure.axes[0]} %{y}, ${figure.axes[1]} %{x}: %{customdata:.3g}<extra></extra>`,
-    }];
+    const { values, axes } = figure;
+    const [rows, columns] = [values.length, values[0].length];
+    const side = (count, at) => ({ from: -0.5, to: count - 0.5, label: axes[at], names: figure.names && figure.names[at] });
+    const y = side(rows, 0);
+    if (y.names) [y.from, y.to] = [y.to, y.from]; // the first row is at the top
+    const colours = figure.names ? { from: 0, to: 1 } : span(values.flat(), figure.log);
+    return {
+      x: side(columns, 1), y, colours, square: rows === columns,
+      marks(add) {
+        const href = imageOf(figure.names ? values : [...values].reverse(), colours);
+        add("image", { href, width: "100%", height: "100%", preserveAspectRatio: "none" });
+      },
+      read(px, py, scaleX, scaleY) {
+        const [row, column] = [Math.round(scaleY.back(py)), Math.round(scaleX.back(px))];
+        if (values[row]?.[column] === undefined) return null;
+        const named = (at, i) => `${axes[at]} ${figure.names ? figure.names[at][i] : i}`;
+        return { words: [[`${named(0, row)}, ${named(1, column)}`], [number(values[row][column])]] };
+      },
+    };
   }
 
-  function layout(figure) {
-    const clear = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false };
-    const shared = { ...clear, margin: { l: 52, r: 12, t: 8, b: 40 }, font: { size: 11 }, hovermode: "closest" };
-    const plain = { zeroline: false, automargin: true, exponentformat: "power" };
-    if (figure.kind === "curves") {
-      const y = { ...plain, nticks: 6, type: figure.log ? "log" : "linear" };
-      return { ...shared, hovermode: "x", xaxis: { ...plain, title: { text: axis } }, yaxis: y };
-    }
-    if (figure.kind === "law") {
-      const log = (text) => ({ ...plain, type: "log", title: { text } });
-      return { ...shared, xaxis: log("target probability"), yaxis: log("learned probability") };
-    }
-    const side = (text) => ({ ...plain, showgrid: false, title: { text }, type: figure.names ? "category" : "linear" });
-    const square = figure.values.length === figure.values[0].length;
-    const y = { ...side(figure.axes[0]), autorange: figure.names ? "reversed" : true };
-    return { ...shared, xaxis: { ...side(figure.axes[1]), constrain: "domain" }, yaxis: square ? { ...y, scaleanchor: "x", constrain: "domain" } : y };
-  }
-
-  const traces = { curves, law, map };
-  const options = { responsive: true, displaylogo: false, displayModeBar: false };
-  const drawn = new Set();
-  function draw(figure) {
-    drawn.add(figure);
-    Plotly.react(figure.id, traces[figure.kind](figure), layout(figure), options);
-    document.body.dataset.drawn = "yes";
-  }
-  const redraw = (wanted) => figures.filter((figure) => drawn.has(figure) && wanted(figure)).forEach(draw);
-
-  // A chart is drawn when it comes near the window, each in a task of its own: a page with many
-  // opens as fast as one with few.
-  const watcher = new IntersectionObserver((entries) => {
-    for (const entry of entries.filter((one) => one.isIntersecting)) {
-      watcher.unobserve(entry.target);
-      setTimeout(draw, 0, figures.find((figure) => figure.id === entry.target.id));
-    }
-  }, { rootMargin: "200px" });
+  const charts = { curves, law, map };
+  const draw = (figure) => drawing.draw(document.getElementById(figure.id), charts[figure.kind](figure));
 
   function press(button, on) {
     button.setAttribute("aria-pressed", String(on));
@@ -106,7 +126,7 @@
       if (off) hidden.add(run);
       press(button, !off);
       document.querySelectorAll(`figure[data-run="${run}"]`).forEach((figure) => figure.classList.toggle("off", off));
-      redraw((figure) => figure.kind !== "map" || figure.run === run);
+      figures.filter((figure) => figure.kind !== "map").forEach(draw);
     });
     document.getElementById("legend").append(button);
   });
@@ -115,7 +135,8 @@
     button.addEventListener("click", () => {
       axis = button.dataset.axis;
       document.querySelectorAll("#axis button").forEach((other) => press(other, other === button));
-      redraw((figure) => figure.kind === "curves");
+      figures.forEach((figure) => { figure.zoom = null; });
+      figures.filter((figure) => figure.kind === "curves").forEach(draw);
     });
   });
 
@@ -124,7 +145,7 @@
     button.addEventListener("click", () => {
       figure.log = !figure.log;
       press(button, figure.log);
-      redraw((one) => one === figure);
+      draw(figure);
     });
   });
 
@@ -132,6 +153,11 @@
   document.getElementById("axis").hidden = !moves;
   document.getElementById("legend").hidden = names.length < 2;
   document.getElementById("controls").hidden = !moves && names.length < 2;
-  window.addEventListener("beforeprint", () => figures.forEach(draw));
+
+  // Called for every chart when it gets its size, and whenever that changes.
+  const watcher = new ResizeObserver((entries) => {
+    for (const entry of entries) draw(figures.find((figure) => figure.id === entry.target.id));
+    document.body.dataset.drawn = "yes";
+  });
   figures.forEach((figure) => watcher.observe(document.getElementById(figure.id)));
 })();

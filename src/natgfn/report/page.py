@@ -24,7 +24,7 @@ def write_page(subjects: Sequence[Subject], path: str | Path) -> Path:
     """Write a page that compares the subjects, or shows the only one.
 
     Raises:
-        NatgfnError: the file cannot be written, or plotly or jinja2 are not installed.
+        NatgfnError: the file cannot be written, or jinja2 is not installed.
     """
     path = Path(path)
     text = render(subjects)
@@ -40,11 +40,10 @@ def render(subjects: Sequence[Subject]) -> str:
     """The page as text."""
     try:
         from jinja2 import Environment, StrictUndefined
-        from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:
         raise MissingExtra(error, "report") from error
     here = files("natgfn.report")
-    scripts = [get_plotlyjs(), (here / "page.js").read_text()]
+    scripts = [(here / name).read_text() for name in ("drawing.js", "page.js")]
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
