@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Float64, Int, Int8, Num, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Float64, Int, Int8, Num, PRNGKeyArray, UInt32
 
 from ..envs import Partition, Partitions
 from ..errors import require_whole
