@@ -248,9 +248,15 @@ def _fit(
     evidence: float,
     resume: bool,
 ) -> None:
-    from ..dag import TABULATED, exact_posterior, fit_memory, gigabytes, judge_by_exact
+    from ..dag import (
+        TABULATED,
+        exact_posterior,
+        fit_memory,
+        gigabytes,
+        judge_by_exact,
+        usual_number,
+    )
     from ..dag import fit as train
-    from ..dag.candidates import usual_number
 
     chosen, table = _rule(rule), case.table()
     count = len(table.names)
@@ -313,8 +319,7 @@ def _judge(
     voice: Voice,
 ) -> "tuple[Verdict, dict[str, float]]":
     """Beside chains that had no part in the training."""
-    from ..dag import Candidates, Weights, judge, run_chains
-    from ..dag.scores import score_for
+    from ..dag import Candidates, Weights, judge, run_chains, score_for
 
     local = found.target
     if not isinstance(local, Candidates):

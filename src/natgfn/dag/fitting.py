@@ -27,9 +27,9 @@ from ..sources import Known
 from ..training import Run, Setup, run
 from ..watch import AbstractWatcher
 from .candidates import ENTRIES, Candidates, Weights
-from .chains import run_chains
 from .data import Data, Edge, load
 from .guide import Guided
+from .mcmc import run_chains
 from .posterior import SAMPLES
 from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw

@@ -22,8 +22,8 @@ from ..objectives import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
 from .candidates import Candidates
-from .chains import mean_edges
 from .exact import ExactPosterior
+from .mcmc import mean_edges
 from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
 

@@ -23,8 +23,8 @@ from ..envs import Dag
 from ..metrics import eubo
 from . import graphs as of_graphs
 from .candidates import Candidates
-from .chains import ChainPosterior
 from .exact import ExactPosterior
+from .mcmc import ChainPosterior
 from .metrics import largest_error, mean_error
 from .sampler import SampledPosterior
 
