@@ -184,7 +184,7 @@ def test_what_is_missed_is_what_all_graphs_have_more():
     rng = np.random.default_rng(1)
     drawn = graphs[rng.choice(len(graphs), 20_000, p=np.exp(logs - logsumexp(logs)))]
     assert expected > 1e-3
-    assert found.missed(drawn.astype(np.int8)).weight == pytest.approx(expected, rel=0.1)
+    assert found.missed(drawn.astype(np.int8)).weight == pytest.approx(expected, rel=0.2)
 
 
 def test_candidates_are_the_markov_blanket_and_required_parents():
