@@ -341,7 +341,7 @@ def _keep_samples(
     arrays = {"graphs": graphs, "log_rewards": log_rewards, "names": np.array(names)}
     if log_weights is not None:
         arrays["log_weights"] = log_weights
-    np.savez_compressed(out / "samples.npz", **arrays)
+    np.savez_compressed(out / "samples.npz", allow_pickle=False, **arrays)
 
 
 def _how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator[str]:

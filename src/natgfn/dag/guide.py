@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..envs import AbstractEnv, Dag, Dags, Identical, Partition, Partitions
+from ..envs import AbstractEnv, Dag, Dags, Identical, Partition, Partitions, State
 from ..policies import AbstractDesign, AbstractPolicy, Network
 from .subsets import check_memory, subset_totals
 
@@ -158,7 +158,7 @@ class GuidedPolicy(AbstractPolicy):
     guide: Guide | HeadStart
     learned: AbstractPolicy
 
-    def __call__(self, state: Dag | Partition) -> Float[Array, " actions"]:
+    def __call__(self, state: State) -> Float[Array, " actions"]:
         return self.guide(state) + self.learned(state)
 
     @property
@@ -166,7 +166,7 @@ class GuidedPolicy(AbstractPolicy):
         return self.learned.by_visits
 
     def many(
-        self, states: Dag | Partition, live: Bool[Array, " n"] | None = None
+        self, states: State, live: Bool[Array, " n"] | None = None
     ) -> Float[Array, "n actions"]:
         return self.guide.many(states, live) + self.learned.many(states, live)
 

@@ -112,13 +112,14 @@ class ChainPosterior(AbstractPosterior):
         """Graphs, each of a state that was visited, and their log-weights."""
         require_whole("count", count, 0)
         rng = np.random.default_rng(seed)
-        return self.candidates.draw(rng.permutation(self.partitions(count).layer), rng)
+        layers = np.asarray(self.partitions(count).layer)
+        return self.candidates.draw(rng.permutation(layers), rng)
 
     def partitions(self, count: int) -> Partition:
         """States that were visited, as far apart as possible, as those of `envs.Partitions`."""
         flat = self.layers.reshape(-1, self.layers.shape[-1])
         layers = flat[np.linspace(0, len(flat), count, endpoint=False).astype(int)]
-        return Partition(layers, layers.max(axis=1, initial=0))
+        return Partition(jnp.asarray(layers), jnp.asarray(layers.max(axis=1, initial=0)))
 
     def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
         """The most frequent graphs among draws, and their share of these."""

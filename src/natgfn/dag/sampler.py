@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float, Int
@@ -113,7 +114,8 @@ class SampledPosterior(AbstractPosterior):
         if self.draws.layers is None:
             return np.einsum("n,nij->ij", shares, graphs)
         assert isinstance(self.target, Candidates)
-        return np.asarray(mean_edges(self.target.env, self.draws.layers[which], shares), float)
+        layers = jnp.asarray(self.draws.layers[which])
+        return np.asarray(mean_edges(self.target.env, layers, jnp.asarray(shares)), float)
 
     @property
     def log_z(self) -> float:

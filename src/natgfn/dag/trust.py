@@ -16,6 +16,7 @@ of every edge. And neither sees graphs that the candidates leave out, which is e
 from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -147,4 +148,4 @@ def _sides(found: SampledPosterior, evidence: ChainPosterior) -> Float[np.ndarra
 def _as_objects(graphs: np.ndarray) -> Dag:
     """Graphs as terminal states of `envs.Dags`."""
     reached = np.swapaxes(of_graphs.ancestors(graphs), 1, 2) | np.eye(graphs.shape[1], dtype=bool)
-    return Dag(graphs > 0, reached, np.ones(len(graphs), bool))
+    return Dag(jnp.asarray(graphs > 0), jnp.asarray(reached), jnp.ones(len(graphs), bool))
