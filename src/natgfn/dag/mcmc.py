@@ -239,9 +239,11 @@ def run_chains(
     powers = np.geomspace(1.0, HOTTEST, rungs)
     started, rounds = time.perf_counter(), []
     with jax.enable_x64(True):
-        # Once: in the loop, the compiler would convert the whole table in every step.
-        wide = [jnp.asarray(x, jnp.float64) for x in (env.log_sums, env.log_weights)]
-        env = eqx.tree_at(lambda e: [e.log_sums, e.log_weights], env, wide)
+        # Once: in the loop, the compiler would convert the whole table in every step. And arrays
+        # of NumPy must not be handed to compiled programs with and without 64 bits in turn.
+        wide = jnp.asarray(env.log_sums, jnp.float64)
+        env = eqx.tree_at(lambda e: e.log_sums, env, wide)
+        env = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, env)
         state = _start(env, ladders, rungs, jax.random.key(seed))
 
         def share() -> float:

@@ -104,9 +104,8 @@ class Partitions(AbstractEnv):
         self.log_weights, self.candidates = log_weights, candidates
         self.bits = np.zeros((size, size), np.int32)
         np.put_along_axis(self.bits, candidates, 1 << np.arange(number, dtype=np.int32), axis=1)
-        self.others = np.argwhere((self.bits == 0) & ~np.eye(size, dtype=bool))[:, 1].reshape(
-            size, slots - 1
-        )
+        free = (self.bits == 0) & ~np.eye(size, dtype=bool)
+        self.others = np.argwhere(free)[:, 1].reshape(size, slots - 1).astype(np.int32)
         self.required, self.joins = _constraints(log_weights, candidates, self.others)
         with np.errstate(invalid="ignore"):
             sums = _log_sums(log_weights)
