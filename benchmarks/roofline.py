@@ -154,7 +154,8 @@ def _measure(
 @eqx.filter_jit
 def _paths(algorithm, flow, key):
     with jax.default_matmul_precision("highest"):
-        return rollout(algorithm.env, flow.forward, algorithm.proposal, algorithm.batch, key=key)
+        of_draws = (algorithm.env, flow.forward, algorithm.proposal, algorithm.batch)
+        return rollout(*of_draws, key=key, keep=True)
 
 
 @eqx.filter_jit

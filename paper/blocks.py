@@ -30,7 +30,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
-from natgfn.envs import AbstractDags, AbstractEnv
+from natgfn.envs import AbstractEnv, Dags
 from natgfn.fisher import Occupancy
 from natgfn.policies import MLP, masked_softmax
 
@@ -39,7 +39,7 @@ Matrix = Float[Array, "p p"]
 WHOLE = "none: the whole Fisher"
 
 
-def surrogates(env: AbstractDags, policy: MLP, occupancy: Occupancy) -> dict[str, Matrix]:
+def surrogates(env: Dags, policy: MLP, occupancy: Occupancy) -> dict[str, Matrix]:
     """The Fisher of some visits, first, and every surrogate of it, by name.
 
     Parameters are in order: layer by layer, but in the last one action by action, the weights of

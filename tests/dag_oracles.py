@@ -96,24 +96,14 @@ def random_weights(size: int, spread: float, seed: int) -> np.ndarray:
 
 
 def guide_logits(
-    table: np.ndarray,
-    candidates: np.ndarray,
-    gains: np.ndarray,
-    edges: np.ndarray,
-    reached: np.ndarray,
-    required: int = 0,
+    table: np.ndarray, edges: np.ndarray, reached: np.ndarray, required: int = 0
 ) -> tuple[np.ndarray, float]:
-    """The logits of edges and of stopping in one state, as the docstring of `dag.guide` says.
-
-    Which sources are candidates of which targets, and the log-odds of the others, are given.
-    """
+    """The logits of edges and of stopping in one state, as the docstring of `dag.guide` says."""
     size, sets = len(table), np.arange(table.shape[1])
     free = ~edges & ~reached & ~np.eye(size, dtype=bool)
     p, stays, q = np.zeros((size, size)), np.ones((size, size)), np.ones(size)
     for j in range(size):
-        among = int(candidates[:, j] @ 2 ** np.arange(size))
-        now = int(edges[:, j] @ 2 ** np.arange(size)) & among
-        later = int(free[:, j] @ 2 ** np.arange(size)) & among
+        now, later = (int(x[:, j] @ 2 ** np.arange(size)) for x in (edges, free))
 
         def total(now, later, j=j):
             these = (sets & now == now) & (sets & ~(now | later) == 0)
@@ -121,14 +111,9 @@ def guide_logits(
 
         q[j] = np.exp(table[j, now]) / total(now, later)
         for i in np.flatnonzero(free[:, j]):
-            if candidates[i, j]:
-                bit = 1 << int(i)
-                p[i, j] = total(now | bit, later & ~bit) / total(now, later)
-                stays[i, j] = total(now, later & ~bit) / total(now, later)
-            else:
-                p[i, j] = 1 / (1 + np.exp(-gains[i, j]))
-                stays[i, j] = 1 / (1 + np.exp(gains[i, j]))
-                q[j] *= stays[i, j]
+            bit = 1 << int(i)
+            p[i, j] = total(now | bit, later & ~bit) / total(now, later)
+            stays[i, j] = total(now, later & ~bit) / total(now, later)
     one, neither = p * stays.T, stays * stays.T
     z = one + one.T + neither
     q = np.minimum(q / np.sqrt(z).prod(axis=1), 1 - 1e-6)

@@ -17,11 +17,11 @@ from natgfn.dag import (
     BGe,
     Prior,
     Transformer,
-    environment,
     exact_posterior,
     fit,
     graphs,
     load,
+    log_weights,
     setup_of,
 )
 from natgfn.dag.sampler import Draws, SampledPosterior, draw
@@ -64,7 +64,8 @@ def test_a_short_training_ends_near_the_posterior(fitted: SampledPosterior):
 @pytest.mark.slow
 def test_log_z_goes_as_far_as_a_poor_guide_asks():
     """Much data and strong effects: the first log-weights are twenty nats too low."""
-    env = environment(load(dag_synthetic.draw_data(8, 1, rows=20_000)[1]), BGe(), Prior(), 1.0)
+    data = load(dag_synthetic.draw_data(8, 1, rows=20_000)[1])
+    env = Dags(log_weights(data, BGe(), Prior()))
     setup = setup_of(env, Network(8, 1), None, updates=100, batch=16, seed=0)
     first = draw(env, setup.flow(0), 500, seed=0).log_weights
     assert setup.log_z == pytest.approx(first.mean(), rel=1e-6)
@@ -91,7 +92,7 @@ def test_the_top_graphs_are_those_of_the_exact_posterior(fitted: SampledPosterio
     found, probabilities = fitted.top(5)
     np.testing.assert_allclose(probabilities, expected, rtol=0.03)
     bits = parent_bits(found.astype(int))
-    log_rewards = fitted.env.log_weights[np.arange(4), bits].sum(axis=1)
+    log_rewards = fitted.target.log_weights[np.arange(4), bits].sum(axis=1)
     np.testing.assert_allclose(log_rewards, exact.log_z + np.log(expected), atol=1e-8)
 
 

@@ -232,7 +232,7 @@ def complete(count: int, zero: bool) -> None:
         ("fit wide.uai", ("is zero somewhere", "width 29")),
         ("fit model.uai --rule best", ("there is no 'best'",)),
         ("fit model.uai --updates 0", ("updates must be at least 1",)),
-        ("fit large.uai", ("a policy that sees 6 variables", "give a smaller --size")),
+        ("fit large.uai --size 6", ("a policy that sees 6 variables", "give a smaller --size")),
     ],
 )
 def test_bad_input_is_one_line(arguments: str, words: tuple[str, ...]):

@@ -25,6 +25,7 @@ from natgfn.sampling import Buffer, OnPolicy, UniformMixture, log_probs, rollbac
 from natgfn.sources import (
     AbstractSource,
     Fresh,
+    Known,
     Mixed,
     Perturbed,
     Replay,
@@ -284,6 +285,19 @@ def test_a_mixed_batch_is_new_and_known_in_halves(small):
         insert_plainly(kept, 5, new, env.log_rewards[new].astype(np.float32))
         assert contents(after, env.num_inner) == list(kept.items())
         memory = after
+
+
+def test_half_of_a_batch_leads_to_known_objects(small):
+    env, flow, law = small.space, networks(small), UniformMixture(0.5)
+    objects = env.num_inner + np.array([1, 4, 6], np.int32)
+    algorithm = Algorithm(env, Adam(), proposal=law, source=Known(objects), batch=41)
+    paths, _, memory = turn(algorithm, flow, None, jnp.array(0), jax.random.key(0))
+    check_whole(small, paths)
+    new, known = np.split(np.asarray(paths.last), [21])
+    assert set(known.tolist()) == set(objects.tolist())
+    assert set(new.tolist()) > set(objects.tolist())
+    assert memory is None
+    np.testing.assert_allclose(weights_seen(small, Known(objects)), 101, rtol=1e-5)
 
 
 class Spy(AbstractRule):

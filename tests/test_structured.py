@@ -25,6 +25,8 @@ from natgfn.occupancy import context_occupancy
 from natgfn.policies import Flow
 from natgfn.sampling import OnPolicy, Trajectories, Weighting
 from natgfn.statespace import enumerate_states
+from paper.experiments.structured import worst_marginal
+from paper.experiments.structured_targets import grid, tempered_chain
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -673,3 +675,41 @@ def test_the_bound_of_a_surrogate_and_its_relative_error():
     total = sum(tops[steps == t].max() * change[steps == t].sum() for t in range(6))
     np.testing.assert_allclose(errors.total, total, rtol=1e-5)
     assert 0 < rho <= errors.relative
+
+
+@pytest.mark.parametrize(("trajectories", "size"), [(1, 0), (62, 0), (63, 1), (128_000, 1)])
+def test_a_table_sees_what_its_trajectories_can_teach(trajectories: int, size: int):
+    """On a ring of five, 1 + 2 + 2 + 2 + 2 free logits if one variable is seen: 63 are due.
+
+    A table that sees two has more entries than are allowed.
+    """
+    pairs = [((a, (a + 1) % 5), np.eye(2)) for a in range(5)]
+    env = Assignments(FactorGraph.of([2] * 5, pairs), "numbered", max_entries=20)
+    assert env.tree is None
+    assert policies.usual_design(env, trajectories) == policies.ContextTable(size)
+    setup = ng.training.Setup(env, batch=trajectories, updates=1)
+    assert ng.training.decide(setup)[0].policy == policies.ContextTable(size)
+
+
+def test_chains_find_the_marginals_of_a_grid():
+    graph = grid(3)
+    exact = np.array([marginal[1] for marginal in infer(graph).marginals])
+    chains = tempered_chain(graph, sweeps=4_000)
+    error = chains.ups.mean(0) - exact
+    assert np.all(np.abs(error) < 5 * chains.ups.std(0, ddof=1) / np.sqrt(len(chains.ups)))
+    assert np.max(np.abs(error)) < 0.01
+    assert chains.states.shape == (512, 9)
+    assert np.max(np.abs(chains.states.mean(0) - exact)) < 0.1
+
+
+def test_the_noise_of_a_marginal_is_the_error_of_equal_laws():
+    rng = np.random.default_rng(0)
+    chance = rng.uniform(0.2, 0.8, size=300)
+    drawn = (rng.random((4_000, 300)) < chance).astype(int)
+    ups = chance + 0.01 * rng.normal(size=(8, 300))
+    error, noise = worst_marginal(drawn, ups)
+    assert 0.5 < error / noise < 2
+    chance[7] += 0.2
+    error, again = worst_marginal((rng.random((4_000, 300)) < chance).astype(int), ups)
+    assert error == pytest.approx(0.2, abs=0.03)
+    assert again < 2 * noise

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,10 +39,18 @@ class Target:
     def env(self) -> Assignments:
         return _env(self)
 
+    def reference(self, sweeps: int) -> "Reference":
+        return _reference(self, sweeps)
+
 
 @cache
 def _env(target: Target) -> Assignments:
     return Assignments(target.make(), target.order)
+
+
+@cache
+def _reference(target: Target, sweeps: int) -> "Reference":
+    return tempered_chain(target.env().graph, sweeps)
 
 
 def grid(side: int, coupling: float = 0.6, field: float = 0.1, seed: int = 0) -> FactorGraph:
@@ -98,20 +107,31 @@ PAPER = {
 }
 
 
+class Reference(NamedTuple):
+    """What tempered chains say of an Ising model."""
+
+    states: Int[np.ndarray, "kept variables"]
+    """Assignments that were kept, of all chains."""
+    ups: Float[np.ndarray, "chains variables"]
+    """The probability of each spin to be up, by each chain."""
+
+
 def tempered_chain(
     graph: FactorGraph, sweeps: int, seed: int = 0, chains: int = 8, rungs: int = 12
-) -> Int[np.ndarray, "kept variables"]:
-    """Spins of an Ising model on a bipartite graph, by Gibbs sampling with exchanges.
+) -> Reference:
+    """Gibbs sampling with exchanges, of an Ising model on a bipartite graph.
 
     Each chain has a ladder of inverse temperatures from 0.1 to 1. The first fifth of the sweeps is
-    forgotten; of the rest, at inverse temperature 1, sixteen states a chain are kept.
+    forgotten. Of the rest, at inverse temperature 1, 64 states a chain are kept; probabilities are
+    means over all sweeps, of each spin given its neighbours (Rao-Blackwell).
     """
     bonds, fields = _couplings(graph)
     colour = nx.bipartite.color(graph.neighbours())
     black = np.array([colour[v] for v in range(graph.num_variables)], bool)
-    keep = np.linspace(sweeps // 5, sweeps - 1, 16).astype(int)
-    found = _sweep(bonds, fields, black, jnp.geomspace(0.1, 1.0, rungs), chains, sweeps, keep, seed)
-    return (np.asarray(found).reshape(-1, graph.num_variables) > 0).astype(int)
+    ladder = jnp.geomspace(0.1, 1.0, rungs)
+    spins, ups = map(np.asarray, _sweep(bonds, fields, black, ladder, chains, sweeps // 80, seed))
+    states = (spins[16:].reshape(-1, graph.num_variables) > 0).astype(int)
+    return Reference(states, np.mean(ups[16:], axis=0, dtype=float))
 
 
 def _couplings(graph: FactorGraph) -> tuple[np.ndarray, np.ndarray]:
@@ -126,19 +146,24 @@ def _couplings(graph: FactorGraph) -> tuple[np.ndarray, np.ndarray]:
     return bonds, fields
 
 
-def _sweep(bonds, fields, black, ladder, chains, sweeps, keep, seed) -> Float[Array, "..."]:
+def _sweep(
+    bonds, fields, black, ladder, chains, gap, seed
+) -> tuple[Float[Array, "80 chains variables"], Float[Array, "80 chains variables"]]:
+    """After each of 80 times `gap` sweeps the coldest spins, and how probably they were up."""
     bonds, fields, black = map(jnp.asarray, (bonds, fields, black))
 
     def energy(spins):
         return jnp.sum(spins * (spins @ bonds / 2 + fields), axis=-1)
 
-    def one(spins, inputs):
-        key, step = inputs
+    def one(carry, inputs):
+        (spins, ups), (key, step) = carry, inputs
         up_key, down_key, swap_key = jax.random.split(key, 3)
         for colour, part in ((black, up_key), (~black, down_key)):
             local = ladder[:, None] * (spins @ bonds + fields)
-            drawn = jax.random.uniform(part, spins.shape) < jax.nn.sigmoid(2 * local)
+            up = jax.nn.sigmoid(2 * local)
+            drawn = jax.random.uniform(part, spins.shape) < up
             spins = jnp.where(colour, 2.0 * drawn - 1, spins)
+            ups = jnp.where(colour, ups + up[:, -1], ups)
         value = energy(spins)
         # Neighbours (0,1), (2,3), ... in one sweep, (1,2), (3,4), ... in the next.
         rung = jnp.arange(len(ladder))
@@ -148,18 +173,17 @@ def _sweep(bonds, fields, black, ladder, chains, sweeps, keep, seed) -> Float[Ar
         came = jnp.roll(accept, 1, axis=1)
         swapped = jnp.where(accept[..., None], jnp.roll(spins, -1, axis=1), spins)
         swapped = jnp.where(came[..., None], jnp.roll(spins, 1, axis=1), swapped)
-        return swapped, None
+        return (swapped, ups), None
+
+    def together(spins, inputs):
+        start = spins, jnp.zeros_like(spins[:, -1])
+        (spins, ups), _ = jax.lax.scan(one, start, inputs)
+        return spins, (spins[:, -1], ups / gap)
 
     @jax.jit
-    def run(spins, keys, steps):
-        return jax.lax.scan(one, spins, (keys, steps))[0]
+    def run(key):
+        spins = jnp.sign(jax.random.normal(key, (chains, len(ladder), len(fields))))
+        keys = jax.random.split(jax.random.fold_in(key, 1), (80, gap))
+        return jax.lax.scan(together, spins, (keys, jnp.arange(80 * gap).reshape(80, gap)))[1]
 
-    key = jax.random.key(seed)
-    spins = jnp.sign(jax.random.normal(key, (chains, len(ladder), len(fields))))
-    kept, done = [], 0
-    for stop in keep + 1:
-        keys = jax.random.split(jax.random.fold_in(key, done), int(stop - done))
-        spins = run(spins, keys, jnp.arange(done, stop))
-        kept.append(spins[:, -1])
-        done = stop
-    return jnp.stack(kept)
+    return run(jax.random.key(seed))

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from benchmarks.measure import Timer, Walker, mean_length
-from natgfn.dag import BGe, Prior, environment, load
+from natgfn.dag import BGe, Dags, Prior, load, log_weights
 from natgfn.envs import Hypergrid
 from natgfn.optim import AbstractRule, Adam, SampleSpace
 from natgfn.training import Setup, decide
@@ -28,7 +28,7 @@ class Sampler:
             env = Hypergrid(task.side, task.dims)
         else:
             data = load(observations(task.dims), standardise=False)
-            env = environment(data, BGe(), Prior(), 1.0)
+            env = Dags(log_weights(data, BGe(), Prior()))
         self._env = decide(Setup(env))[0].env
         self._rule, self.batch = rule, task.batch
         self.shift(0.0)

@@ -19,7 +19,7 @@ from .voice import Voice
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..dag import Data, ExactPosterior, Prior, SampledPosterior
+    from ..dag import AbstractPosterior, Data, ExactPosterior, Prior, SampledPosterior, Verdict
     from ..optim import AbstractRule
 
 app = typer.Typer(
@@ -28,6 +28,9 @@ app = typer.Typer(
 
 EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
+
+_EVIDENCE = 2**21
+"""Sets the seed of the chains that judge a sampler apart from those that it learns from."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named,
 @takes(Case, Voice)
 def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
-    from ..dag import SAMPLES, exact_memory, exact_posterior, gigabytes
+    from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior, gigabytes
 
     table = case.table()
     prior, power = case.prior(), case.power()
@@ -129,11 +132,64 @@ def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     voice.say(f"{_size(table)}; {gigabytes(exact_memory(len(table.names)))} of memory")
     found = exact_posterior(table, prior=prior, temperature=power, progress=voice.speaks)
     about = {"accuracy": found.accuracy, "samples_for_paths_and_blankets": SAMPLES}
+    verdict = Verdict("exact", (f"all graphs were summed over, to {found.accuracy:.0e}",))
+    about |= {"verdict": verdict._asdict()}
     about |= case.summary(table) | {"command": spelled("dag exact", case, {"out": out})}
-    told = _write(out, found, found.sample(SAMPLES), about, voice)
+    told = _write(out, found, found.sample(SAMPLES), _law(found) | about, voice)
     voice.say(
-        f"{_headline(found)}; exact to {found.accuracy:.0e}",
+        _headline(found),
         f"edges, paths, Markov blankets and a picture are in {out}",
+        str(verdict),
+    )
+    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+
+
+Candidates = Annotated[
+    int | None,
+    typer.Option(help="Parents of a variable in all combinations, with one besides; else as fit."),
+]
+
+
+@app.command(epilog="For example: natgfn dag chains data.csv --minutes 5 --out chains")
+@takes(Case, Voice)
+def chains(
+    case: Case,
+    voice: Voice,
+    out: Out = Path("dag"),
+    minutes: Annotated[float, typer.Option(help="How long to run.")] = 5.0,
+    candidates: Candidates = None,
+    samples: Annotated[int, typer.Option(help="Graphs to draw in the end.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+) -> None:
+    """Tempered Markov chains over graphs, up to 64 variables, and whether they agree."""
+    from ..dag import chains as run
+    from ..dag import judge_chains
+
+    table = case.table()
+    target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
+    make_folder(out)
+    voice.say(_size(table))
+    own = {"minutes": minutes, "candidates": candidates, "seed": seed}
+    found = run(table, **target, **own, progress=voice.speaks)
+    verdict, (graphs, log_rewards) = judge_chains(found), found.draw(samples, seed=seed)
+    about: dict[str, Any] = {
+        "expected_edges": found.expected_edges,
+        "expected_log_reward": float(log_rewards.mean()),
+        "samples": samples,
+        "verdict": verdict._asdict(),
+        "quality": found.quality(),
+        "swap_rates": found.swaps.tolist(),
+    }
+    about |= case.summary(table)
+    about["options"] |= own
+    about["command"] = spelled("dag chains", case, own | {"samples": samples, "out": out})
+    _keep_samples(out, graphs, log_rewards, found.names)
+    told = _write(out, found, graphs, about, voice)
+    voice.say(
+        f"E|G| {found.expected_edges:.4g}, E[log R] {log_rewards.mean():.6g}; "
+        f"R-hat {about['quality']['largest_r_hat']:.3f} at most",
+        f"edges, paths, Markov blankets, samples and a picture are in {out}",
+        str(verdict),
     )
     voice.tell(told | {"out": out, "report": tell_page(out, voice)})
 
@@ -155,9 +211,14 @@ def fit(
             "'{name=\"Adam\", rate=3e-4}'."
         ),
     ] = "adam",
+    candidates: Candidates = None,
+    evidence: Annotated[
+        float, typer.Option(help="Minutes of independent chains, where exact sums take too long.")
+    ] = 2.0,
 ) -> None:
-    """Train a sampler of graphs, and say how far it is from the posterior."""
+    """Train a sampler of graphs, and say whether to trust it."""
     own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
+    own |= {"candidates": candidates, "evidence": evidence}
     with interruptible(out, f"natgfn resume {out}"):
         _fit(case, out, voice, **own, resume=False)
 
@@ -183,18 +244,21 @@ def _fit(
     seeds: int,
     samples: int,
     rule: str,
+    candidates: int | None,
+    evidence: float,
     resume: bool,
 ) -> None:
-    import numpy as np
-
-    from ..dag import TABULATED, exact_posterior, fit_memory, gigabytes
+    from ..dag import TABULATED, exact_posterior, fit_memory, gigabytes, judge_by_exact
     from ..dag import fit as train
+    from ..dag.candidates import usual_number
 
     chosen, table = _rule(rule), case.table()
     count = len(table.names)
-    way = "tabulated" if count <= TABULATED else "computed for each graph"
-    voice.say(f"{_size(table)}; local weights are {way}; {gigabytes(fit_memory(count))} of memory")
+    number = min(candidates or usual_number(count, table.discrete), count - 1)
+    way = "all sets of parents" if count <= TABULATED else f"parents among {number} candidates"
+    voice.say(f"{_size(table)}; {way}; {gigabytes(fit_memory(count))} of memory")
     own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
+    own |= {"candidates": candidates, "evidence": evidence}
     if not resume:
         told = asdict(case)
         told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
@@ -204,6 +268,7 @@ def _fit(
     found = train(
         table,
         **target,
+        candidates=candidates,
         rule=chosen,
         updates=updates,
         seed=seed,
@@ -219,23 +284,59 @@ def _fit(
         "quality": found.quality(),
     }
     if count <= EXACT:
-        summary["distance_to_exact"] = found.errors(exact_posterior(table, **target))
+        exact = exact_posterior(table, **target)
+        summary["distance_to_exact"] = found.errors(exact)
+        verdict = judge_by_exact(found, exact)
+    else:
+        verdict, summary["trust"] = _judge(found, table, target, evidence, seed, voice)
+    summary["verdict"] = verdict._asdict()
     about = case.summary(table)
-    about["options"] |= {"updates": updates, "seed": seed, "seeds": seeds, "rule": rule}
+    about["options"] |= {name: own[name] for name in own if name != "samples"}
     about["command"] = spelled("dag fit", case, own | {"out": out})
-    np.savez_compressed(
-        out / "samples.npz",
-        graphs=found.draws.graphs,
-        log_weights=found.draws.log_weights,
-        log_rewards=found.draws.log_rewards,
-        names=np.array(found.names),
-    )
-    told = _write(out, found, found.draws.graphs, summary | about, voice)
+    draws = found.draws
+    _keep_samples(out, draws.graphs, draws.log_rewards, found.names, draws.log_weights)
+    told = _write(out, found, draws.graphs, _law(found) | summary | about, voice)
     voice.say(
         *_how_it_went(found, summary),
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
+        str(verdict),
     )
     voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+
+
+def _judge(
+    found: "SampledPosterior",
+    table: "Data",
+    target: dict[str, Any],
+    minutes: float,
+    seed: int,
+    voice: Voice,
+) -> "tuple[Verdict, dict[str, float]]":
+    """Beside chains that had no part in the training."""
+    from ..dag import Candidates, Weights, judge, run_chains
+    from ..dag.scores import score_for
+
+    local = found.target
+    if not isinstance(local, Candidates):
+        local = Candidates.of(Weights.of(table, score_for(table, None), **target))
+    chains = run_chains(local, minutes=minutes, seed=seed + _EVIDENCE, progress=voice.speaks)
+    return judge(found, chains)
+
+
+def _keep_samples(
+    out: Path,
+    graphs: "np.ndarray",
+    log_rewards: "np.ndarray",
+    names: tuple[str, ...],
+    log_weights: "np.ndarray | None" = None,
+) -> None:
+    """Graphs with their log-rewards, and the importance weights of those of a sampler."""
+    import numpy as np
+
+    arrays = {"graphs": graphs, "log_rewards": log_rewards, "names": np.array(names)}
+    if log_weights is not None:
+        arrays["log_weights"] = log_weights
+    np.savez_compressed(out / "samples.npz", **arrays)
 
 
 def _how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator[str]:
@@ -252,7 +353,12 @@ def _how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator
         error = summary["distance_to_exact"]["largest_error_of_a_marginal"]
         yield f"no probability of an edge is further than {error:.2g} from the exact one"
     else:
-        yield "that size is the only judge: the exact posterior of so many is not computed"
+        trust = summary["trust"]
+        yield (
+            f"log Z is between {trust['elbo']:.6g} (ELBO) and {trust['eubo']:.6g} (EUBO); "
+            f"edges differ from chains by {trust['mean_difference_from_chains']:.2g} on average, "
+            f"{trust['largest_difference_from_chains']:.2g} at most"
+        )
 
 
 def _rule(text: str) -> "AbstractRule | None":
@@ -271,7 +377,7 @@ def _size(table: "Data") -> str:
 
 def _write(
     out: Path,
-    found: "ExactPosterior | SampledPosterior",
+    found: "AbstractPosterior",
     samples: "np.ndarray",
     summary: dict[str, Any],
     voice: Voice,
@@ -287,15 +393,19 @@ def _write(
     }
     for name, frame in frames.items():
         frame.rename(index=cell, columns=cell).to_csv(out / f"{name}.csv")
-    first = {
+    told = summary | {"versions": versions()}
+    (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
+    picture(voice, lambda: found.plot(out / "posterior.png"))
+    return told
+
+
+def _law(found: "ExactPosterior | SampledPosterior") -> dict[str, float]:
+    """What a summary starts with."""
+    return {
         "log_z_relative_to_empty": found.log_z,
         "expected_edges": found.expected_edges,
         "expected_log_reward": found.expected_log_reward,
     }
-    told = first | summary | {"versions": versions()}
-    (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
-    picture(voice, lambda: found.plot(out / "posterior.png"))
-    return told
 
 
 def _headline(found: "ExactPosterior | SampledPosterior") -> str:

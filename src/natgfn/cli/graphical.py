@@ -194,21 +194,20 @@ def fit(
         typer.Option(
             min=0,
             help="The most variables that the policy sees, the nearest ones; all that matter by "
-            "default, or 6 where these are too many.",
+            "default, or as many as the updates can teach where these are too many.",
         ),
     ] = None,
 ) -> None:
     """Train a sampler of assignments, and say how far it is from the target."""
     from ..envs import Assignments
-    from ..policies import ContextTable, usual_design
+    from ..policies import ContextTable
     from ..training import Setup, named, run
 
     with interruptible(out, f"natgfn resume {out}"):
         chosen, graph = None if rule == "auto" else named("rule", rule), case.graph()
         order, about = _stated(graph, case.order, voice)
         env = Assignments(graph, order, case.most_entries)
-        policy = usual_design(env) if size is None else ContextTable(size)
-        _require_small(env, policy, case.most_entries)
+        policy = None if size is None else ContextTable(_require_small(env, size))
         setup = Setup(env, chosen, policy=policy, updates=updates, seed=seed, seeds=seeds)
         own: dict[str, Any] = {"order": case.order, "rule": rule, "size": size}
         options = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples}
@@ -219,17 +218,18 @@ def fit(
         _finish(run(setup, out=out, progress=voice.speaks), told, out, voice)
 
 
-def _require_small(env: "Assignments", policy: Any, most: int) -> None:
-    """One line where the tables of a policy would not fit."""
+def _require_small(env: "Assignments", size: int) -> int:
+    """The size, unless the table of such a policy would not fit: then one line."""
     from ..graphical import table_size
 
-    seen = env.contexts(policy.size).seen
-    entries = table_size(env.graph, seen, env.order)
+    seen = env.contexts(size).seen
+    entries, most = table_size(env.graph, seen, env.order), env.max_entries
     if entries > most:
         raise NatgfnError(
             f"a policy that sees {max(map(len, seen))} variables needs {_count(entries)} logits, "
             f"more than --max-entries {most}: give a smaller --size"
         )
+    return size
 
 
 def resume_fit(folder: Path, voice: Voice) -> None:

@@ -5,7 +5,8 @@
     table = ng.dag.load("data.csv", log=True)          # or a DataFrame, or a matrix
     prior = ng.dag.Prior(max_parents=3, forbid=[("Erk", "Raf")])
     found = ng.dag.exact_posterior(table, prior=prior)
-    found = ng.dag.fit(table, prior=prior)             # a trained sampler, for more variables
+    found = ng.dag.chains(table, prior=prior)          # Markov chains, for up to 64 variables
+    found = ng.dag.fit(table, prior=prior)             # a trained sampler, for as many
 
     found.edge_marginals                   # DataFrame: row is source, column is target
     found.sample(1000), found.top(10)      # adjacency matrices
@@ -16,8 +17,9 @@ is known and gives the local log-weights of a law over graphs, and `exact` solve
 seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
 `fit` trains a GFlowNet for it instead, from the head start of `guide`, and `sampler` is what it
 returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`. Beyond 16
-variables there is no table of weights (`target`): those of BGe are computed for each graph, and
-`quality` is the only judge. It does not see graphs that the sampler never draws.
+variables it builds root partitions with the parents summed out over `candidates`; `chains` are
+Markov chains over the same, a result of their own, what a sampler learns from, and, with another
+seed, the evidence by which `trust` judges it.
 `metrics` compares probabilities of edges with a graph or with each other.
 """
 
@@ -25,6 +27,11 @@ from ..envs import Dags as Dags
 from ..policies import Transformer as Transformer
 from . import graphs as graphs
 from . import metrics as metrics
+from .candidates import Candidates as Candidates
+from .candidates import Weights as Weights
+from .chains import ChainPosterior as ChainPosterior
+from .chains import chains as chains
+from .chains import run_chains as run_chains
 from .data import CONSENSUS as CONSENSUS
 from .data import Data as Data
 from .data import adjacency as adjacency
@@ -34,10 +41,12 @@ from .data import sachs as sachs
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve
+from .fitting import TABULATED as TABULATED
 from .fitting import fit as fit
 from .fitting import fit_memory as fit_memory
 from .fitting import posterior_of as posterior_of
 from .fitting import setup_of as setup_of
+from .fitting import wide_setup as wide_setup
 from .guide import Guided as Guided
 from .layers import exact_memory as exact_memory
 from .posterior import SAMPLES as SAMPLES
@@ -53,5 +62,7 @@ from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
 from .subsets import gigabytes as gigabytes
-from .target import TABULATED as TABULATED
-from .target import environment as environment
+from .trust import Verdict as Verdict
+from .trust import judge as judge
+from .trust import judge_by_exact as judge_by_exact
+from .trust import judge_chains as judge_chains

@@ -1,37 +1,54 @@
-"""Train a sampler of graphs for a table: for more variables than can be summed over."""
+"""Train a sampler of graphs for a table: for more variables than can be summed over.
+
+Up to `TABULATED` variables graphs are built edge by edge. Beyond, their root partitions are built
+vertex by vertex, with the parents summed out (`candidates`): at most $2d$ steps in place of
+$d (d - 1) / 2$. Half of every batch then leads to partitions that Markov chains have found: without
+them a sampler loses modes, and nothing that it draws can tell.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 import pandas as pd
 from jaxtyping import Num
 
-from ..envs import AbstractDags
+from ..envs import Dags
 from ..errors import require_whole
+from ..metrics import draw_back
 from ..objectives import Huber, TrajectoryBalance
 from ..optim import AbstractRule, Adam, Cosine
 from ..policies import AbstractDesign, Network
 from ..sampling import UniformMixture
+from ..sources import Known
 from ..training import Run, Setup, run
 from ..watch import AbstractWatcher
+from .candidates import ENTRIES, Candidates, Weights
+from .chains import run_chains
 from .data import Data, Edge, load
 from .guide import Guided
 from .posterior import SAMPLES
-from .priors import Prior
+from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw
 from .scores import AbstractScore, score_for
 from .subsets import table_bytes
-from .target import TABULATED, environment
 
 UPDATES, BATCH = 4_000, 64
 
 _RATE, _LOG_Z_RATE = 1e-3, 1e-1
 _SHARE = 1 / 40  # of the deviation of the first log-weights: what log Z moves, if that is more
 _LEAST = 0.02  # the last rate, beside the first
-_CANDIDATES = 10  # of each child, where the variables are too many for all of them
+_WIDE_RATE, _WIDE_LOG_Z_RATE = 2e-3, 0.3
+_CHAINS = 2**20  # sets the seed of chains for training apart from those of evidence
+
+TABULATED = 16
+"""The most variables for which `fit` tabulates the weights of all sets of parents."""
+
+STEPS, KNOWN = 40_000, 8_192
+"""Of each chain whose partitions are replayed, and how many of these."""
 
 
 def fit(
@@ -42,10 +59,11 @@ def fit(
     forbid: Iterable[Edge] = (),
     require: Iterable[Edge] = (),
     temperature: float | Literal["paper"] = 1.0,
-    policy: AbstractDesign = Network(128, 2),
+    candidates: int | None = None,
+    policy: AbstractDesign | None = None,
     rule: AbstractRule | None = None,
     updates: int = UPDATES,
-    batch: int = BATCH,
+    batch: int | None = None,
     seed: int = 0,
     seeds: int = 1,
     samples: int = SAMPLES,
@@ -57,9 +75,6 @@ def fit(
 ) -> SampledPosterior:
     """Train a GFlowNet to draw graphs in proportion to their posterior probability.
 
-    Up to 16 variables the weights of all sets of parents are tabulated. Beyond, those of BGe are
-    computed for each graph, and `SampledPosterior.quality` is the only judge of the result.
-
     Trajectory balance with a Huber penalty of threshold 1: one wrong edge can change the
     likelihood of a graph by a factor of e^100, and squares of such residuals would drown the rest.
 
@@ -70,10 +85,12 @@ def fit(
         forbid: edges that no graph has, besides those of the prior.
         require: edges that every graph has, besides those of the prior.
         temperature: the power of the likelihood, as in `exact_posterior`.
-        policy: what learns to correct a `Guide`: a network, or the paper's `Transformer`.
+        candidates: parents of a child that are summed over, beyond 16 variables, as in `chains`.
+        policy: what learns to correct a head start: a network, or, for graphs built edge by edge,
+            the paper's `Transformer`. Two layers of 128 units by default, or of 256.
         rule: how a batch becomes an update; by default Adam with rates that fall like a cosine.
         updates: how many.
-        batch: new trajectories an update.
+        batch: trajectories an update; 64 by default, or 128.
         seed: of the parameters and of all draws.
         seeds: samplers, trained one after the other, each of which draws its share of the samples.
         samples: graphs that are drawn from the trained samplers.
@@ -86,14 +103,24 @@ def fit(
     require_whole("samples", samples, 1)
     data = table if isinstance(table, Data) else load(table)
     prior = replace(prior, forbid=(*prior.forbid, *forbid), require=(*prior.require, *require))
-    env = environment(data, score_for(data, score), prior, temperature)
-    setup = setup_of(env, policy, rule, updates, batch, seed, seeds, watch)
+    scored = score_for(data, score)
+    target: Dags | Candidates
+    if len(data.names) <= TABULATED:
+        target = Dags(log_weights(data, scored, prior, temperature))
+        policy, batch = policy or Network(128, 2), batch or BATCH
+        setup = setup_of(target, policy, rule, updates, batch, seed, seeds, watch)
+    else:
+        target = Candidates.of(Weights.of(data, scored, prior, temperature), candidates)
+        policy, batch = policy or Network(256, 2), batch or 2 * BATCH
+        setup = wide_setup(
+            target, policy, rule, updates, batch, seed, seeds, watch, progress=progress
+        )
     trained = run(setup, out=out, resume=resume, progress=progress, log=log)
-    return posterior_of(trained, data.names, samples)
+    return posterior_of(trained, target, data.names, samples)
 
 
 def setup_of(
-    env: AbstractDags,
+    env: Dags,
     policy: AbstractDesign,
     rule: AbstractRule | None,
     updates: int,
@@ -110,7 +137,7 @@ def setup_of(
     """
     setup = Setup(
         env,
-        policy=Guided(policy, candidates(env.size)),
+        policy=Guided(policy),
         objective=TrajectoryBalance(Huber(1.0)),
         proposal=UniformMixture(0.01),
         batch=batch,
@@ -128,20 +155,72 @@ def setup_of(
     return replace(setup, rule=rule, log_z=float(np.float32(first.mean())))
 
 
-def posterior_of(trained: Run, names: tuple[str, ...], samples: int) -> SampledPosterior:
+def wide_setup(
+    target: Candidates,
+    policy: AbstractDesign,
+    rule: AbstractRule | None,
+    updates: int,
+    batch: int,
+    seed: int,
+    seeds: int = 1,
+    watch: tuple[AbstractWatcher, ...] = (),
+    *,
+    steps: int = STEPS,
+    progress: bool = False,
+) -> Setup:
+    r"""The run that `fit` makes beyond `TABULATED` variables.
+
+    $\log Z$ starts half way between what the first sampler's own draws and the known partitions
+    say of it.
+
+    Args:
+        target: local weights.
+        policy: as in `fit`, as are the following.
+        rule: how a batch becomes an update.
+        updates: how many.
+        batch: trajectories an update, half of them to known partitions.
+        seed: of the parameters and of all draws, those of the chains too.
+        seeds: samplers.
+        watch: what else to look at.
+        steps: of each chain that finds the known partitions.
+        progress: whether to say how far these are.
+    """
+    sweeps = -(-steps // target.env.size)
+    found = run_chains(target, sweeps=sweeps, seed=seed + _CHAINS, progress=progress)
+    env, known = target.env, found.partitions(KNOWN)
+    setup = Setup(
+        env,
+        policy=Guided(policy),
+        objective=TrajectoryBalance(Huber(1.0)),
+        source=Known(known),
+        proposal=UniformMixture(0.02),
+        batch=batch,
+        updates=updates,
+        seed=seed,
+        seeds=seeds,
+        enumerate=False,
+        watch=watch,
+    )
+    first = setup.flow(seed)
+    back = draw_back(env, first, found.partitions(500), key=jax.random.key(seed)).log_weights
+    ends = [draw(target, first, 500, seed=seed).log_weights - env.log_total, back]
+    middle = float(np.mean([np.median(logs) for logs in ends]))
+    if rule is None:
+        falling = [Cosine(rate, updates, _LEAST * rate) for rate in (_WIDE_RATE, _WIDE_LOG_Z_RATE)]
+        rule = Adam(falling[0], log_z_rate=falling[1])
+    return replace(setup, rule=rule, log_z=float(np.float32(middle)))
+
+
+def posterior_of(
+    trained: Run, target: Dags | Candidates, names: tuple[str, ...], samples: int
+) -> SampledPosterior:
     """What the trained samplers draw, each its share."""
-    env, setup = trained.setup.env, trained.setup
-    assert isinstance(env, AbstractDags)
+    setup = trained.setup
     flows = tuple(trained.flow(number) for number in range(setup.seeds))
     each = -(-samples // setup.seeds)
-    draws = [draw(env, flow, each, seed=setup.seed + 1 + n) for n, flow in enumerate(flows)]
+    parts = [draw(target, flow, each, seed=setup.seed + 1 + n) for n, flow in enumerate(flows)]
     rejected = int(np.sum(trained.state.rejected))
-    return SampledPosterior(names, env, flows, Draws.together(draws), rejected)
-
-
-def candidates(count: int) -> int:
-    """How many parents of a child the guide sums over."""
-    return count - 1 if count <= TABULATED else _CANDIDATES
+    return SampledPosterior(names, target, flows, Draws.together(parts), rejected)
 
 
 def fit_memory(count: int) -> int:
@@ -149,10 +228,11 @@ def fit_memory(count: int) -> int:
 
     Trajectories count twice: their states, of which copies are made, and a logit an action.
     """
+    if count > TABULATED:
+        return 6 * 8 * ENTRIES
     pairs = count * (count - 1)
     states = 2 * count**2 * (pairs // 2 + 2)
     together = max(BATCH, min(TOGETHER, MOST // states))
     paths = 2 * together * (3 * states + 4 * (pairs + 1) * (pairs // 2 + 1))
-    guide = 2 * 4 * count * 3 ** candidates(count)
-    tables = 3 * table_bytes(count) if count <= TABULATED else 0
-    return guide + max(tables, paths)
+    guide = 2 * 4 * count * 3 ** (count - 1)
+    return guide + max(3 * table_bytes(count), paths)

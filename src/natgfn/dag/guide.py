@@ -27,9 +27,7 @@ $$\log \hat p_{ij} + \log \int_0^1 \frac{(1 - x)^k \prod_l g_l(x)}
 
 A policy that starts there has to learn only what pairs owe to each other.
 
-$\Lambda_j$ has $3^K$ values for $K$ candidates: all other variables, or, where these are many,
-those that say most about the child. Each of the rest joins independently of all others, with the
-log-odds $w_j(S^* + i) - w_j(S^*)$ of joining the best set $S^*$ of candidates.
+$\Lambda_j$ has $3^{d-1}$ values.
 """
 
 from functools import lru_cache
@@ -40,9 +38,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..envs import AbstractDags, AbstractEnv, Dag, Identical
+from ..envs import AbstractEnv, Dag, Dags, Identical, Partition, Partitions
 from ..policies import AbstractDesign, AbstractPolicy, Network
-from .subsets import check_memory, indicators
+from .subsets import check_memory, subset_totals
 
 _TIMES, _WEIGHTS = (x.astype(np.float32) / 2 for x in np.polynomial.legendre.leggauss(32))
 _TIMES += 0.5
@@ -54,17 +52,15 @@ class Guide(AbstractPolicy):
     Floats are kept as the bits of float32: integers, which no training touches.
 
     Attributes:
-        bits: $\log \Lambda_j$ for every interval of sets of candidates. A digit to base 3 for each
-            candidate, the first lowest, is 0 if it cannot be a parent, 1 if it can become one,
-            and 2 if it is one.
-        power: what the digit of each source counts for each target; 0 if it is no candidate.
-        gains: the log-odds of those that are not, also as bits.
+        bits: $\log \Lambda_j$ for every interval of sets of others. A digit to base 3 for each of
+            them, the first lowest, is 0 if it cannot be a parent, 1 if it can become one, and 2 if
+            it is one.
+        power: what the digit of each source counts for each target; 0 for itself.
         required: how many edges every graph has.
     """
 
     bits: Int[np.ndarray, "d intervals"]
     power: Int[np.ndarray, "d d"]
-    gains: Int[np.ndarray, "d d"]
     required: int = eqx.field(static=True)
 
     def __call__(self, state: Dag) -> Float[Array, " actions"]:
@@ -86,42 +82,28 @@ class Guide(AbstractPolicy):
         self, state: Dag
     ) -> tuple[Float[Array, "d d"], Float[Array, "d d"], Float[Array, " d"]]:
         r"""$\log p$, $\log(1 - p)$ and $\log q$."""
-        table, gains = (
-            jax.lax.bitcast_convert_type(jnp.asarray(x), jnp.float32)
-            for x in (self.bits, self.gains)
-        )
-        power, candidate = jnp.asarray(self.power), self.power > 0
+        table = jax.lax.bitcast_convert_type(jnp.asarray(self.bits), jnp.float32)
+        power = jnp.asarray(self.power)
         digit = jnp.where(state.edges, 2, jnp.where(state.reached, 0, 1))
         child, place = jnp.arange(len(table)), jnp.sum(digit * power, axis=0)
         now = table[child, place]
-        joins = jnp.where(candidate, table[child, place + power] - now, jax.nn.log_sigmoid(gains))
-        stays = jnp.where(candidate, table[child, place - power] - now, jax.nn.log_sigmoid(-gains))
-        joins = jnp.where(digit == 1, joins, -jnp.inf)
-        stays = jnp.where(digit == 1, stays, 0.0)
+        joins = jnp.where(digit == 1, table[child, place + power] - now, -jnp.inf)
+        stays = jnp.where(digit == 1, table[child, place - power] - now, 0.0)
         alone = table[child, jnp.sum(jnp.where(digit == 2, 2, 0) * power, axis=0)] - now
-        return joins, stays, alone + jnp.sum(jnp.where(candidate, 0.0, stays), axis=0)
+        return joins, stays, alone
 
     @classmethod
-    def of(cls, env: AbstractDags, candidates: int | None = None) -> "Guide":
-        """With so many candidates a child: all other variables, unless given."""
+    def of(cls, env: Dags) -> "Guide":
         size = env.size
-        number = size - 1 if candidates is None else min(candidates, size - 1)
-        check_memory(f"a guide for {size} variables", 4 * size * 3**number)
-        power, gains = np.zeros((size, size), np.int32), np.zeros((size, size), np.float32)
-        table = np.empty((size, 3**number), np.float32)
+        check_memory(f"a guide for {size} variables", 4 * size * 3 ** (size - 1))
+        power = np.zeros((size, size), np.int32)
+        table = np.empty((size, 3 ** (size - 1)), np.float32)
         for child in range(size):
-            chosen = _candidates(env, child, number)
-            power[chosen, child] = 3 ** np.arange(number)
-            sets = np.tile(env.always[:, child], (2**number, 1))
-            sets[:, chosen] |= indicators(np.arange(2**number), number).astype(bool)
-            weights = env.local(child, sets)
-            table[child] = _intervals(weights)
-            if number < size - 1:
-                full = np.sum(sets[weights > -np.inf], axis=1).max()
-                room = np.sum(sets, axis=1) < full
-                best = sets[np.argmax(np.where(room, weights, -np.inf))]
-                gains[:, child] = _gains(env, child, best)
-        return cls(table.view(np.int32), power, gains.view(np.int32), len(env.required))
+            others = np.flatnonzero(np.arange(size) != child)
+            power[others, child] = 3 ** np.arange(size - 1)
+            needed = int(env.always[:, child] @ (1 << np.arange(size)))
+            table[child] = _intervals(env.log_weights[child, subset_totals(1 << others) | needed])
+        return cls(table.view(np.int32), power, len(env.required))
 
 
 def _log_order(
@@ -156,76 +138,62 @@ def _intervals(weights: Float[np.ndarray, " sets"]) -> Float[np.ndarray, " inter
     return table.ravel()
 
 
-def _candidates(env: AbstractDags, child: int, number: int) -> Int[np.ndarray, " number"]:
-    """Those that raise the weight most, one after another, given those that did before.
+class HeadStart(AbstractPolicy):
+    """The logits that root partitions start from (`envs.Partitions.head_start`).
 
-    So a parent of a child comes after that child, and the Markov blanket is complete.
+    Attributes:
+        of: the environment, static: nothing trains its arrays.
     """
-    others = np.flatnonzero(np.arange(env.size) != child)
-    if number == len(others):
-        return others
-    now = env.always[:, child]
-    gains, chosen = _gains(env, child, now), np.array([child])
-    while len(chosen) <= number:
-        best = np.setdiff1d(others, chosen)
-        best = best[np.argmax(gains[best])]
-        chosen = np.append(chosen, best)
-        if gains[best] > 0:
-            more = now | (np.arange(env.size) == best)
-            after = _gains(env, child, more)
-            if np.any(after > -np.inf):  # there is room for another
-                now, gains = more, after
-    return np.sort(chosen[1:])
 
+    of: Identical = eqx.field(static=True)
 
-def _gains(
-    env: AbstractDags, child: int, parents: Bool[np.ndarray, " d"]
-) -> Float[np.ndarray, " d"]:
-    """What each variable adds to the weight; minus infinity where it cannot be added."""
-    before, *after = env.local(child, np.vstack([parents, parents | np.eye(env.size, dtype=bool)]))
-    return np.where(parents, -np.inf, np.array(after) - before)
+    def __call__(self, state: Partition) -> Float[Array, " actions"]:
+        assert isinstance(self.of.env, Partitions)
+        return self.of.env.head_start(state)
 
 
 class GuidedPolicy(AbstractPolicy):
     """A policy that learns what to add to the logits of a guide."""
 
-    guide: Guide
+    guide: Guide | HeadStart
     learned: AbstractPolicy
 
-    def __call__(self, state: Dag) -> Float[Array, " actions"]:
+    def __call__(self, state: Dag | Partition) -> Float[Array, " actions"]:
         return self.guide(state) + self.learned(state)
 
     @property
     def by_visits(self) -> bool:
         return self.learned.by_visits
 
-    def many(self, states: Dag, live: Bool[Array, " n"] | None = None) -> Float[Array, "n actions"]:
+    def many(
+        self, states: Dag | Partition, live: Bool[Array, " n"] | None = None
+    ) -> Float[Array, "n actions"]:
         return self.guide.many(states, live) + self.learned.many(states, live)
 
 
 class Guided(AbstractDesign):
-    """A network, or another design, that corrects a `Guide`; for graphs alone.
+    """A network, or another design, that corrects a `Guide`, or the `HeadStart` of partitions.
 
     Attributes:
         learned: what is trained.
-        candidates: parents of a child that the guide sums over; all other variables if None.
     """
 
     learned: AbstractDesign = Network(128, 2)
-    candidates: int | None = None
 
     def __call__(
         self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> AbstractPolicy:
         if outputs is not None:
             return self.learned(env, key=key, outputs=outputs)
-        if not isinstance(env, AbstractDags):
+        if isinstance(env, Partitions):
+            return GuidedPolicy(HeadStart(Identical(env)), self.learned(env, key=key))
+        if not isinstance(env, Dags):
             raise ValueError(f"a guide is for graphs, got {type(env).__name__}: use its network")
-        return GuidedPolicy(_guide(Identical(env), self.candidates), self.learned(env, key=key))
+        return GuidedPolicy(_guide(Identical(env)), self.learned(env, key=key))
 
 
 @lru_cache(maxsize=1)
-def _guide(of: Identical, candidates: int | None) -> Guide:
+def _guide(of: Identical) -> Guide:
     """The same for every seed of a run: it takes long to make."""
-    assert isinstance(of.env, AbstractDags)
-    return Guide.of(of.env, candidates)
+    assert isinstance(of.env, Dags)
+    return Guide.of(of.env)

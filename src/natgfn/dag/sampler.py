@@ -13,14 +13,16 @@ import equinox as eqx
 import jax
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from scipy.special import logsumexp
 
-from ..envs import AbstractDags
+from ..envs import AbstractEnv, Dags, State
 from ..errors import require_whole
 from ..objectives import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
+from .candidates import Candidates
+from .chains import mean_edges
 from .exact import ExactPosterior
 from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
@@ -34,8 +36,10 @@ class Draws(eqx.Module):
 
     Attributes:
         graphs: adjacency matrices.
+        layers: the root partition that each was drawn from, if there was one: the number of the
+            layer of each variable.
         log_weights: $\log w$ of each.
-        log_rewards: $\log R$ of each, in float64.
+        log_rewards: $\log R$ of each graph, in float64.
         residuals: of trajectory balance, with the learned $\log Z$ of its sampler.
     """
 
@@ -43,6 +47,7 @@ class Draws(eqx.Module):
     log_weights: Float[np.ndarray, " n"]
     log_rewards: Float[np.ndarray, " n"]
     residuals: Float[np.ndarray, " n"]
+    layers: Int[np.ndarray, "n d"] | None = None
 
     @classmethod
     def together(cls, parts: "Sequence[Draws]") -> "Draws":
@@ -68,27 +73,47 @@ class SampledPosterior(AbstractPosterior):
 
     Attributes:
         names: of the variables.
-        env: the construction of graphs.
+        target: the construction of graphs, edge by edge, or that of their root partitions, with the
+            weights of the parents that each variable then draws.
         flows: the policies and the learned $\log Z$ of each seed.
         draws: graphs that training has not seen, as many of each seed; `edge_marginals` are their
-            frequencies.
+            frequencies, or the mean probabilities given their root partitions.
         rejected: how many updates would have produced a NaN or an infinity, and were not made.
     """
 
     names: tuple[str, ...]
-    env: AbstractDags
+    target: Dags | Candidates
     flows: tuple[Flow, ...]
     draws: Draws
     rejected: int = 0
 
     @property
     def edge_marginals(self) -> pd.DataFrame:
-        return self.frame(self.draws.graphs.mean(axis=0))
+        return self.frame(self._mean(slice(None)))
 
     @property
     def corrected_marginals(self) -> pd.DataFrame:
         """The probabilities of edges with the sampler's error weighted away."""
-        return self.frame(np.einsum("n,nij->ij", self.draws.shares, self.draws.graphs))
+        return self.frame(self._mean(slice(None), self.draws.shares))
+
+    def by_seed(self) -> Float[np.ndarray, "seeds d d"]:
+        """The probabilities of edges of each seed's draws."""
+        size = len(self.draws.graphs) // len(self.flows)
+        return np.stack(
+            [self._mean(slice(n * size, (n + 1) * size)) for n in range(len(self.flows))]
+        )
+
+    def _mean(
+        self, which: slice, shares: Float[np.ndarray, " n"] | None = None
+    ) -> Float[np.ndarray, "d d"]:
+        """Over some draws, all alike unless they have shares."""
+        graphs = self.draws.graphs[which]
+        if shares is None:
+            shares = np.full(len(graphs), 1 / len(graphs))
+        if self.draws.layers is None:
+            return np.einsum("n,nij->ij", shares, graphs)
+        assert isinstance(self.target, Candidates)
+        return np.asarray(mean_edges(self.target.env, self.draws.layers[which], shares), float)
 
     @property
     def log_z(self) -> float:
@@ -99,11 +124,16 @@ class SampledPosterior(AbstractPosterior):
     def expected_log_reward(self) -> float:
         return float(self.draws.log_rewards.mean())
 
+    @property
+    def offset(self) -> float:
+        r"""What $\log R$ of the construction is relative to, itself relative to the empty graph."""
+        return self.target.env.log_total if isinstance(self.target, Candidates) else 0.0
+
     def sample(self, count: int, *, seed: int = 0) -> Int[np.ndarray, "n d d"]:
         require_whole("count", count, 1)
         each = -(-count // len(self.flows))
         parts = [
-            draw(self.env, flow, each, seed=seed + number).graphs
+            draw(self.target, flow, each, seed=seed + number).graphs
             for number, flow in enumerate(self.flows)
         ]
         return np.concatenate(parts)[:count]
@@ -133,9 +163,8 @@ class SampledPosterior(AbstractPosterior):
             "rejected_updates": self.rejected,
         }
         if len(self.flows) > 1:
-            parts = np.array_split(self.draws.graphs, len(self.flows))
-            means = np.stack([part.mean(axis=0) for part in parts])
-            found["largest_difference_between_seeds"] = float(np.ptp(means, axis=0).max())
+            apart = float(np.ptp(self.by_seed(), axis=0).max())
+            found["largest_difference_between_seeds"] = apart
         return found
 
     def errors(self, exact: ExactPosterior) -> dict[str, float]:
@@ -149,24 +178,31 @@ class SampledPosterior(AbstractPosterior):
             "expected_edges_error": self.expected_edges - exact.expected_edges,
             "expected_log_reward_error": self.expected_log_reward - exact.expected_log_reward,
             "log_z_error": self.log_z - exact.log_z,
-            "learned_log_z_error": float(self.flows[0].log_z) - exact.log_z,
+            "learned_log_z_error": self.offset + float(self.flows[0].log_z) - exact.log_z,
         }
 
 
-def draw(env: AbstractDags, flow: Flow, count: int, *, seed: int) -> Draws:
+def draw(target: Dags | Candidates, flow: Flow, count: int, *, seed: int) -> Draws:
     """Independent graphs from the forward policy."""
-    states = 2 * env.size**2 * (env.max_steps + 1)
-    together = min(TOGETHER, max(1, MOST // states))
+    env = target.env if isinstance(target, Candidates) else target
+    state = sum(np.asarray(x).nbytes for x in jax.tree.leaves(env.init()))
+    together = min(TOGETHER, max(1, MOST // (state * (env.max_steps + 1))))
     key, starts = jax.random.key(seed), range(0, count, together)
     found = [_draw(env, flow, together, jax.random.fold_in(key, start)) for start in starts]
-    edges, surpluses = (np.concatenate(x)[:count] for x in zip(*found, strict=True))
-    residuals = float(flow.log_z) + surpluses.astype(float)
-    return Draws(edges.astype(np.int8), -surpluses.astype(float), env.log_rewards(edges), residuals)
+    ends, surpluses = jax.tree.map(lambda *x: np.concatenate(x)[:count], *found)
+    surpluses = surpluses.astype(float)
+    residuals = float(flow.log_z) + surpluses
+    if isinstance(target, Candidates):
+        layers, rng = ends.layer, np.random.default_rng(seed)
+        graphs, log_rewards = target.draw(layers, rng)
+        return Draws(graphs, target.env.log_total - surpluses, log_rewards, residuals, layers)
+    edges = ends.edges
+    return Draws(edges.astype(np.int8), -surpluses, target.log_rewards(edges), residuals)
 
 
 @eqx.filter_jit
 def _draw(
-    env: AbstractDags, flow: Flow, count: int, key: jax.Array
-) -> tuple[Bool[Array, "n d d"], Float[Array, " n"]]:
+    env: AbstractEnv, flow: Flow, count: int, key: jax.Array
+) -> tuple[State, Float[Array, " n"]]:
     paths = rollout(env, flow.forward, OnPolicy(), count, key=key)
-    return paths.last.edges, surplus(env, paths, log_probs(env, flow, paths))
+    return paths.last, surplus(env, paths, log_probs(env, flow, paths))

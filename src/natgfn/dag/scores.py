@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from scipy.special import gammaln
 
 from .data import Data
-from .subsets import check_memory, indicators, table_bytes
+from .subsets import check_memory, indicators, subset_totals, table_bytes
 
 _CHUNK = 2**14
 
@@ -29,6 +29,20 @@ class AbstractScore(eqx.Module):
     @abstractmethod
     def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         r"""$\log p(D_S)$ for each set of variables, given as bits."""
+
+    def around(
+        self,
+        data: Data,
+        child: int,
+        candidates: Int[np.ndarray, " K"],
+        others: Int[np.ndarray, " others"],
+    ) -> Float[np.ndarray, "slots sets"]:
+        r"""$s_j(S)$ and $s_j(S \cup s)$ of all sets $S$ of candidates, $s$ one of the others."""
+        bits = np.int64(1) << np.arange(len(data.names))
+        sets = subset_totals(bits[candidates])
+        sets = np.append(0, bits[others])[:, None] | sets
+        own = self.log_marginals(data, (sets | bits[child]).ravel())
+        return (own - self.log_marginals(data, sets.ravel())).reshape(sets.shape)
 
 
 def local_scores(score: AbstractScore, data: Data) -> Float[np.ndarray, "d sets"]:
@@ -91,12 +105,31 @@ class BGe(AbstractScore):
 
     def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         law = self.law(data)
-        size = np.bitwise_count(sets).astype(np.int64)
+        size = np.bitwise_count(sets.view(np.uint64)).astype(np.int64)
         return (
             law.constant[size]
             + law.before[size] / 2 * _log_determinants(law.prior, sets)
             - law.after[size] / 2 * _log_determinants(law.posterior, sets)
         )
+
+    def around(
+        self,
+        data: Data,
+        child: int,
+        candidates: Int[np.ndarray, " K"],
+        others: Int[np.ndarray, " others"],
+    ) -> Float[np.ndarray, "slots sets"]:
+        """By elimination: no determinant is computed twice."""
+        law = self.law(data)
+        size = np.bitwise_count(np.arange(1 << len(candidates))) + np.zeros((1 + len(others), 1))
+        size[1:] += 1
+        size = size.astype(np.int64)
+        found = law.constant[size + 1] - law.constant[size]
+        for matrix, degrees, sign in ((law.prior, law.before, 1), (law.posterior, law.after, -1)):
+            log_parents, log_child = _eliminate(matrix, child, candidates, others)
+            # As each degree is one more than the one before, determinants of parents remain.
+            found += sign / 2 * (degrees[size + 1] * log_child + log_parents)
+        return found
 
     def law(self, data: Data) -> Wishart:
         """What a table has to say of every set of its variables."""
@@ -142,7 +175,7 @@ def _log_determinants(
 ) -> Float[np.ndarray, " n"]:
     """Of the principal submatrix of each set; sets of one size are factorised together."""
     result = np.zeros(len(sets))
-    sizes = np.bitwise_count(sets)
+    sizes = np.bitwise_count(sets.view(np.uint64))
     for size in range(1, len(matrix) + 1):
         (chosen,) = np.nonzero(sizes == size)
         for start in range(0, len(chosen), _CHUNK):
@@ -151,6 +184,38 @@ def _log_determinants(
             blocks = matrix[index[:, :, None], index[:, None, :]]
             result[rows] = np.linalg.slogdet(blocks)[1]
     return result
+
+
+def _eliminate(
+    matrix: Float[np.ndarray, "d d"],
+    child: int,
+    candidates: Int[np.ndarray, " K"],
+    others: Int[np.ndarray, " others"],
+) -> tuple[Float[np.ndarray, "slots sets"], Float[np.ndarray, "slots sets"]]:
+    r"""$\log |M_{PP}|$ and $\log M_{jj \mid P}$ of the parents $P$ of `AbstractScore.around`.
+
+    One candidate after another is left out or eliminated. What is kept of the Schur complements are
+    the block of the child and the candidates that are left, its rows for other variables, and
+    their diagonal.
+    """
+    order = np.append(child, candidates)
+    block, rows = matrix[np.ix_(order, order)][None], matrix[np.ix_(others, order)][None]
+    diagonal, log_sets = matrix[others, others][None], np.zeros(1)
+    for _ in candidates:
+        pivot, column, across = block[:, 1, 1], block[:, :, 1], rows[:, :, 1]
+        scaled = column / pivot[:, None]
+        parts = (
+            (block, block - column[:, :, None] * scaled[:, None]),
+            (rows, rows - across[:, :, None] * scaled[:, None]),
+            (diagonal, diagonal - across**2 / pivot[:, None]),
+            (log_sets, log_sets + np.log(pivot)),
+        )
+        block, rows, diagonal, log_sets = (np.concatenate(pair) for pair in parts)
+        block = np.delete(np.delete(block, 1, axis=1), 1, axis=2)
+        rows = np.delete(rows, 1, axis=2)
+    alone, other, both = block[:, 0, 0], diagonal.T, rows[:, :, 0].T
+    log_parents = np.vstack([log_sets, log_sets + np.log(other)])
+    return log_parents, np.log(np.vstack([alone, alone - both**2 / other]))
 
 
 class BDeu(AbstractScore):

@@ -15,14 +15,14 @@ from .base import OnGrid as OnGrid
 from .base import State as State
 from .bit_sequences import AppendedBitSequences as AppendedBitSequences
 from .bit_sequences import BitSequences as BitSequences
-from .dags import AbstractDags as AbstractDags
 from .dags import Dag as Dag
 from .dags import Dags as Dags
 from .deceptive import DeceptiveGrid as DeceptiveGrid
-from .gaussian_dags import GaussianDags as GaussianDags
 from .hypergrid import Hypergrid as Hypergrid
 from .lazy_walk import LazyWalk as LazyWalk
 from .parent_sets import ParentSets as ParentSets
+from .partitions import Partition as Partition
+from .partitions import Partitions as Partitions
 from .qm9_small import QM9Small as QM9Small
 from .sequences import AbstractAppended as AbstractAppended
 from .sequences import AbstractExtended as AbstractExtended

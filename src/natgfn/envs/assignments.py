@@ -214,7 +214,7 @@ def nearest(
         distance, ring = {variable: 0}, [variable]
         while ring and not set(others) <= distance.keys():
             ring = list(dict.fromkeys(b for a in ring for b in around[a] if b not in distance))
-            distance |= {b: max(distance.values()) + 1 for b in ring}
+            distance |= dict.fromkeys(ring, max(distance.values()) + 1)
         near = sorted(others, key=lambda v: (distance.get(v, len(order)), -place[v]))[:size]
         kept.append(tuple(sorted(near, key=place.__getitem__)))
     return tuple(kept)

@@ -1,7 +1,6 @@
 r"""Directed acyclic graphs, one edge after another in any order (`app:sachs_dag_details`)."""
 
-from abc import abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ class Dag(NamedTuple):
     stopped: Bool[Array, ""]
 
 
-class AbstractDags(AbstractEnv):
-    r"""$R(G) = \exp \sum_j w_j(\mathrm{Pa}_j)$ over acyclic graphs, wherever $w$ comes from.
+class Dags(AbstractEnv):
+    r"""$R(G) = \exp \sum_j w_j(\mathrm{Pa}_j)$ over acyclic graphs, with $w$ from a table.
 
     Action $i (d - 1) + j - 1\{j > i\}$ adds the edge $i \to j$, the pairs $i \ne j$ row by row, and
     the last action stops. Each edge but those that every graph has can have been the last one, so
@@ -32,31 +31,52 @@ class AbstractDags(AbstractEnv):
     Rewards are finite in every state: a parent set has to be allowed, $w_j > -\infty$, before an
     edge that makes it can be added; the source has the edges that every allowed graph has; and
     without some of the others, a parent set must be allowed too, so that all graphs are reached.
+
+    Attributes:
+        log_weights: $w_j(\mathrm{Pa})$ for each child and set of parents, as the bits of the
+            column (`natgfn.dag.log_weights`); $-\infty$ where a set is not allowed.
+        required: the edges that every graph has.
     """
 
-    required: eqx.AbstractVar[tuple[tuple[int, int], ...]]
-    """The edges that every graph has."""
+    log_weights: Float[np.ndarray, "d sets"]
+    required: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    limited: bool = eqx.field(static=True)
+    """Whether there are sets that are not allowed."""
+
+    def __init__(self, log_weights: Float[np.ndarray, "d sets"]):
+        size, columns = len(log_weights), np.arange(log_weights.shape[1])
+        if len(columns) != 2**size:
+            raise ValueError(
+                f"expected {2**size} sets of parents for {size} children, got {len(columns)}"
+            )
+        if np.isnan(log_weights).any() or (log_weights == np.inf).any():
+            raise ValueError("log_weights must be numbers or minus infinity")
+        edges = np.zeros((size, size), bool)
+        for child, allowed in enumerate(log_weights > -np.inf):
+            if allowed[columns >> child & 1 == 1].any():
+                raise ValueError(f"vertex {child} must not be a parent of its own")
+            in_all = np.bitwise_and.reduce(columns[allowed])
+            edges[:, child] = in_all >> np.arange(size) & 1
+            fewer = [allowed[columns & ~(1 << i)] for i in np.flatnonzero(~edges[:, child])]
+            if not np.all(fewer, where=allowed):
+                raise ValueError(
+                    f"vertex {child}: a set of parents must still be allowed without any of those "
+                    "that are not required"
+                )
+        if _closure(edges).diagonal().any():
+            raise ValueError("the edges that every graph has form a cycle")
+        self.log_weights = log_weights
+        self.required = tuple((int(i), int(j)) for i, j in np.argwhere(edges))
+        self.limited = int(np.isfinite(log_weights).sum()) < size * len(columns) // 2
 
     @property
-    @abstractmethod
     def size(self) -> int:
         """The number of vertices $d$."""
+        return len(self.log_weights)
 
-    @abstractmethod
-    def allowed(self, edges: Bool[Array, "d d"]) -> Bool[Array, "d d"] | Bool[Array, ""]:
-        """Whether a graph may have each edge besides those that it has, cycles apart."""
-
-    @abstractmethod
-    def local(self, child: int, parents: Bool[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        r"""$w_j$ of sets of parents, in float64; $-\infty$ where a set is not allowed."""
-
-    def log_rewards(self, graphs: Shaped[np.ndarray, "n d d"]) -> Float[np.ndarray, " n"]:
-        r"""$\log R$ of many graphs, in float64: for reports, not for training."""
-        columns = []
-        for child, parents in enumerate(np.moveaxis(graphs.astype(bool), 2, 0)):
-            sets, place = np.unique(parents, axis=0, return_inverse=True)
-            columns.append(self.local(child, sets)[place.ravel()])
-        return np.stack(columns, axis=1).sum(axis=1)
+    @property
+    def max_steps(self) -> int:
+        return self.size * (self.size - 1) // 2 - len(self.required) + 1
 
     @property
     def always(self) -> Bool[np.ndarray, "d d"]:
@@ -77,9 +97,9 @@ class AbstractDags(AbstractEnv):
         return self.size * (self.size - 1) + 1
 
     def init(self) -> Dag:
-        edges = jnp.asarray(self.always)
-        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
-        return Dag(edges, reached, jnp.array(False))
+        edges = self.always
+        reached = _closure(edges.T) | np.eye(self.size, dtype=bool)
+        return Dag(jnp.asarray(edges), jnp.asarray(reached), jnp.array(False))
 
     def step(self, state: Dag, action: Action) -> Dag:
         added = self._edge(action)
@@ -123,55 +143,8 @@ class AbstractDags(AbstractEnv):
     def log_partial(self, state: Dag) -> Float[Array, ""]:
         return self.log_reward(state)
 
-
-class Dags(AbstractDags):
-    r"""$R(G) = \exp \sum_j w_j(\mathrm{Pa}_j)$ with $w$ from a table.
-
-    Attributes:
-        log_weights: $w_j(\mathrm{Pa})$ for each child and set of parents, as the bits of the
-            column (`natgfn.dag.log_weights`); $-\infty$ where a set is not allowed.
-    """
-
-    log_weights: Float[np.ndarray, "d sets"]
-    required: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    limited: bool = eqx.field(static=True)
-    """Whether there are sets that are not allowed."""
-
-    def __init__(self, log_weights: Float[np.ndarray, "d sets"]):
-        size, columns = len(log_weights), np.arange(log_weights.shape[1])
-        if len(columns) != 2**size:
-            raise ValueError(
-                f"expected {2**size} sets of parents for {size} children, got {len(columns)}"
-            )
-        if np.isnan(log_weights).any() or (log_weights == np.inf).any():
-            raise ValueError("log_weights must be numbers or minus infinity")
-        edges = np.zeros((size, size), bool)
-        for child, allowed in enumerate(log_weights > -np.inf):
-            if allowed[columns >> child & 1 == 1].any():
-                raise ValueError(f"vertex {child} must not be a parent of its own")
-            in_all = np.bitwise_and.reduce(columns[allowed])
-            edges[:, child] = in_all >> np.arange(size) & 1
-            fewer = [allowed[columns & ~(1 << i)] for i in np.flatnonzero(~edges[:, child])]
-            if not np.all(fewer, where=allowed):
-                raise ValueError(
-                    f"vertex {child}: a set of parents must still be allowed without any of those "
-                    "that are not required"
-                )
-        if np.asarray(_closure(jnp.asarray(edges))).diagonal().any():
-            raise ValueError("the edges that every graph has form a cycle")
-        self.log_weights = log_weights
-        self.required = tuple((int(i), int(j)) for i, j in np.argwhere(edges))
-        self.limited = int(np.isfinite(log_weights).sum()) < size * len(columns) // 2
-
-    @property
-    def size(self) -> int:
-        return len(self.log_weights)
-
-    @property
-    def max_steps(self) -> int:
-        return self.size * (self.size - 1) // 2 - len(self.required) + 1
-
     def allowed(self, edges: Bool[Array, "d d"]) -> Bool[Array, "d d"] | Bool[Array, ""]:
+        """Whether a graph may have each edge besides those that it has, cycles apart."""
         if not self.limited:
             return jnp.array(True)
         with_it = parents(edges) | (1 << jnp.arange(self.size))[:, None]
@@ -181,8 +154,10 @@ class Dags(AbstractDags):
         table = jnp.asarray(self.log_weights)
         return jnp.sum(table[jnp.arange(self.size), parents(state.edges)])
 
-    def local(self, child: int, parents: Bool[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        return self.log_weights[child, parents @ (1 << np.arange(self.size))]
+    def log_rewards(self, graphs: Shaped[np.ndarray, "n d d"]) -> Float[np.ndarray, " n"]:
+        r"""$\log R$ of many graphs, in float64: for reports, not for training."""
+        columns = np.einsum("nij,i->nj", graphs.astype(np.int64), 1 << np.arange(self.size))
+        return self.log_weights[np.arange(self.size), columns].sum(axis=1)
 
 
 def parents(edges: Bool[Array, "d d"]) -> Int[Array, " d"]:
@@ -190,9 +165,13 @@ def parents(edges: Bool[Array, "d d"]) -> Int[Array, " d"]:
     return jnp.sum(edges.astype(jnp.int32) << jnp.arange(len(edges))[:, None], axis=0)
 
 
-def _closure(edges: Bool[Array, "d d"]) -> Bool[Array, "d d"]:
+Square: TypeAlias = Bool[Array, "d d"] | Bool[np.ndarray, "d d"]
+"""A matrix of JAX, or of NumPy."""
+
+
+def _closure(edges: Square) -> Square:
     """Whether a path of one edge or more leads from row to column."""
-    paths = edges.astype(jnp.float32)
+    paths = edges.astype(np.float32)
     for _ in range(max(1, (len(edges) - 1).bit_length())):
-        paths = jnp.minimum(paths + paths @ paths, 1)
+        paths = (paths + paths @ paths).clip(max=1)
     return paths > 0

@@ -8,6 +8,7 @@ through such rows in memory: those of a few inputs are made for the Gram matrix,
 """
 
 from abc import abstractmethod
+from functools import partial
 from typing import TypeAlias
 
 import equinox as eqx
@@ -36,7 +37,8 @@ BLOCK = 2**20
 """Numbers of the rows from which the Gram matrix is summed at a time: 4 MB, for a cache."""
 
 SHORT = 32
-"""Steps of a batch for which a program of its own is compiled, where trajectories can be longer."""
+"""Steps of the shortest batch for which a program of its own is compiled, where trajectories can be
+longer; each further program is for twice as many."""
 
 KEPT = 12
 """States for each trajectory beyond which rows are kept."""
@@ -98,10 +100,9 @@ def record(
     def rows(steps: int) -> Layers:
         return tuple(jnp.swapaxes(x, 1, 2) @ g for x, g in zip(*along(steps), strict=True))
 
-    if times <= 2 * SHORT:
-        return Kept(flow, rows(times))
-    short = jnp.max(paths.lengths) <= SHORT
-    return Kept(flow, jax.lax.cond(short, lambda: rows(SHORT), lambda: rows(times)))
+    sizes = [SHORT << k for k in range(times.bit_length()) if SHORT << k + 1 <= times] + [times]
+    longest = jnp.searchsorted(jnp.array(sizes), jnp.max(paths.lengths))
+    return Kept(flow, jax.lax.switch(longest, [partial(rows, size) for size in sizes]))
 
 
 class Kept(AbstractTape):

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..envs import AbstractDags, AbstractEnv, Dag
+from ..envs import AbstractEnv, Dag, Dags
 from .base import AbstractDesign, AbstractPolicy
 
 CHUNK = 32
@@ -183,7 +183,7 @@ class Transformer(AbstractDesign):
     def __call__(
         self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
     ) -> LinearTransformer:
-        if not isinstance(env, AbstractDags) or outputs is not None:
+        if not isinstance(env, Dags) or outputs is not None:
             raise ValueError("a Transformer has a logit for each edge of a graph and for stopping")
         keys = iter(jax.random.split(key, 5 + 4 * self.depth))
         width = self.width

@@ -3,6 +3,7 @@
 from .ace import ACE as ACE
 from .base import AbstractSource as AbstractSource
 from .fresh import Fresh as Fresh
+from .known import Known as Known
 from .messages import Messages as Messages
 from .mixed import Mixed as Mixed
 from .perturbed import Perturbed as Perturbed

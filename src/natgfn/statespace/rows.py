@@ -110,11 +110,11 @@ class Numbers:
 
 
 def _hash(rows: UInt64[np.ndarray, "n words"]) -> UInt64[np.ndarray, " n"]:
-    """64 well-mixed bits a row (the finaliser of splitmix64 after each word)."""
+    """64 well-mixed bits a row: a product and a shift a word, then splitmix64's finaliser."""
     key = np.zeros(len(rows), np.uint64)
     for word in rows.T:
-        key = (key ^ word) + np.uint64(0x9E3779B97F4A7C15)
-        key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        key = key ^ (key >> np.uint64(31))
-    return key
+        key = (key ^ word) * np.uint64(0x9E3779B97F4A7C15)
+        key ^= key >> np.uint64(32)
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return key ^ (key >> np.uint64(31))

@@ -153,7 +153,7 @@ def decide(setup: Setup) -> tuple[Setup, str]:
             `enumerate` insists, or an object of reward zero.
     """
     env, size = _listed(setup)
-    policy = usual_design(env) if setup.policy is None else setup.policy
+    policy = setup.policy or usual_design(env, setup.updates * setup.batch)
     rule, source, watch = setup.rule, setup.source, setup.watch
     messages = isinstance(env, Assignments) and env.tree is not None and _sees_contexts(policy)
     if messages and isinstance(policy, ContextTable) and rule is None and source is None:
@@ -175,6 +175,8 @@ def decide(setup: Setup) -> tuple[Setup, str]:
         evaluate_every=setup.evaluate_every or _usual_interval(setup, env, watch),
     )
     parts = (type(policy).__name__, type(rule).__name__, *(type(w).__name__ for w in watch))
+    if isinstance(policy, ContextTable | ContextMLP) and policy.size is not None:
+        size += f", at most {policy.size} of them seen"
     return decided, f"{size}; policy {parts[0]}, rule {parts[1]}, watched by {', '.join(parts[2:])}"
 
 
