@@ -54,7 +54,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     f"{_OURS} + Teacher": (_BLUE, "^", "--"),
     "Sample space": (_BLUE, "D", "-"),
     "Sample space, 4 variables": (_BLUE, "d", ":"),
-    "Sample space, 6 variables (default if wide)": (_BLUE, "X", "-."),
+    "Sample space (default if wide)": (_BLUE, "X", "-."),
     "Network, sample space (default)": (_BLUE, "8", "--"),
     "Natural, exact separators": (_GREEN, "D", "-"),
     "Natural, separators with a floor": (_GREEN, "v", "--"),
