@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import NatgfnError
+from ..memory import gigabytes
 from .case import DAG_FIT, remember, spelled, takes
-from .files import cell, make_folder, named, picture
+from .files import make_folder, named, picture
 from .interrupt import interruptible
 from .report import tell_page
 from .voice import Voice
@@ -121,7 +122,7 @@ Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named,
 @takes(Case, Voice)
 def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
-    from ..dag import SAMPLES, exact_memory, exact_posterior, gigabytes
+    from ..dag import SAMPLES, exact_memory, exact_posterior
 
     table = case.table()
     prior, power = case.prior(), case.power()
@@ -187,7 +188,7 @@ def _fit(
 ) -> None:
     import numpy as np
 
-    from ..dag import TABULATED, exact_posterior, fit_memory, gigabytes
+    from ..dag import TABULATED, exact_posterior, fit_memory
     from ..dag import fit as train
 
     chosen, table = _rule(rule), case.table()
@@ -278,7 +279,7 @@ def _write(
 ) -> dict[str, Any]:
     """Tables, a summary, which is returned, and a picture; `samples` are for paths and blankets."""
     from ..dag import graphs
-    from ..training import versions
+    from ..training import cell, versions
 
     frames = {
         "edge_marginals": found.edge_marginals,

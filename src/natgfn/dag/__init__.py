@@ -52,6 +52,5 @@ from .scores import AbstractScore as AbstractScore
 from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
-from .subsets import gigabytes as gigabytes
 from .target import TABULATED as TABULATED
 from .target import environment as environment
