@@ -28,16 +28,14 @@ def small(number: int | None = None, seed: int = 0, prior: Prior = Prior()) -> C
 
 @float64
 def test_proposals_are_as_likely_back_as_there():
-    """At power zero the law is uniform over the 13 partitions of three vertices."""
-    data = continuous(30, 3)
-    env = Candidates.of(Weights.of(data, BGe(), Prior())).env
-    count, rungs = 2_000, 1
-    layer = jnp.zeros((count, rungs, 3), jnp.int8)
+    """At power zero the law is uniform over the 75 partitions of four vertices."""
+    env, count = small().env, 3_000
+    layer = jnp.zeros((count, 1, 4), jnp.int8)
     state = Ladders(layer, _each(env, layer), jax.random.key_data(jax.random.key(0)))
-    state, _ = jax.jit(lambda s: _steps(env, jnp.zeros(1), s, 36))(state)
+    state, _ = jax.jit(lambda s: _steps(env, jnp.zeros(1), s, 60))(state)
     found, times = np.unique(np.asarray(state.layer[:, 0]), axis=0, return_counts=True)
-    assert len(found) == 13
-    assert np.sum((times - count / 13) ** 2 / (count / 13)) < 12 + 5 * np.sqrt(24)
+    assert len(found) == 75
+    assert np.sum((times - count / 75) ** 2 / (count / 75)) < 74 + 5 * np.sqrt(2 * 74)
 
 
 @float64

@@ -3,8 +3,9 @@ r"""Markov chains over root partitions: a reference that owes nothing to a train
 A state is a root partition of covered graphs (`candidates`), and its weight $R$ a product of local
 sums (`envs.Partitions`). A step proposes one of
 
-- a vertex elsewhere: taken out, and put into a layer or between two, all alike;
-- two vertices of different layers in each other's place;
+- a vertex elsewhere: taken out, and put into a layer or between two, all alike, or one or two
+  places up or down;
+- two vertices in each other's layer, any two alike, or of two neighbouring layers;
 - two neighbouring layers as one, or a layer as two, any split of it alike;
 
 and is accepted by the rule of Metropolis and Hastings. Chains at the powers $R^\beta$ of a ladder
@@ -46,7 +47,7 @@ ROUND = 16
 _PARTS = 4  # of a sweep, after each of which rungs exchange
 
 _WORDS = 8  # random words a step
-_RELOCATE, _SWAP = 0.6, 0.8  # cumulative probabilities of the first two proposals
+_MOVES = (0.3, 0.6, 0.7, 0.85)  # cumulative: far, near, any two, two neighbours; else layers
 
 
 class Ladders(NamedTuple):
@@ -407,24 +408,42 @@ def _propose(
     layer: Int8[Array, " d"], words: UInt32[Array, " words"]
 ) -> tuple[Int8[Array, " d"], Float[Array, ""]]:
     """Another partition, and the logarithm of the ratio of the proposals back and there."""
-    kind = _uniform(words[1])
-    split, ratio = _split_or_merge(layer, words[2:])
-    proposed = jnp.where(kind < _SWAP, _swap(layer, words[2], words[3]), split)
-    proposed = jnp.where(kind < _RELOCATE, _relocate(layer, words[2], words[3]), proposed)
-    return proposed.astype(jnp.int8), jnp.where(kind < _SWAP, 0.0, ratio)
+    kind = jnp.sum(_uniform(words[1]) >= jnp.array(_MOVES))
+    layers, ratio = _split_or_merge(layer, words[2:])
+    others = [
+        _relocate(layer, words[2], words[3], words[4], near=False),
+        _relocate(layer, words[2], words[3], words[4], near=True),
+        _swap(layer, words[2], words[3]),
+        _swap_neighbours(layer, words[2], words[3], words[4]),
+    ]
+    proposed = jnp.stack([*(x.astype(jnp.int8) for x in others), layers.astype(jnp.int8)])[kind]
+    return proposed, jnp.where(kind < len(_MOVES), 0.0, ratio)
 
 
 def _relocate(
-    layer: Int8[Array, " d"], which: UInt32[Array, ""], where: UInt32[Array, ""]
+    layer: Int8[Array, " d"],
+    which: UInt32[Array, ""],
+    where: UInt32[Array, ""],
+    side: UInt32[Array, ""],
+    *,
+    near: bool,
 ) -> Int[Array, " d"]:
-    """A vertex in another layer, or in one of its own: as likely back as there."""
+    """A vertex in another layer, or in one of its own: as likely back as there.
+
+    Without it there are `number` layers, and the places are before, in and after each of them.
+    """
     size = layer.size
     moved = jnp.arange(size) == _below(which, size)
-    own = jnp.sum(jnp.where(moved, layer, 0))
+    own = jnp.sum(jnp.where(moved, layer, 0)).astype(jnp.int32)
     alone = jnp.sum(layer == own) == 1
     rest = layer - ((layer > own) & alone)
-    number = jnp.max(jnp.where(moved, -1, rest)) + 1
+    number = jnp.max(jnp.where(moved, -1, rest)).astype(jnp.int32) + 1
+    before = 2 * own + ~alone
     place = _below(where, 2 * number + 1)
+    if near:
+        distance = 1 + _below(where, 2)
+        place = before + jnp.where(side >> 31 == 0, distance, -distance)
+        place = jnp.where((place >= 0) & (place <= 2 * number), place, before)
     target, new = place // 2, place % 2 == 0
     return jnp.where(moved, target, rest + ((rest >= target) & new))
 
@@ -436,7 +455,34 @@ def _swap(
     size = layer.size
     first = _below(one, size)
     second = (first + 1 + _below(other, size - 1)) % size
-    return layer.at[first].set(layer[second]).at[second].set(layer[first])
+    return _exchanged(layer, jnp.arange(size) == first, jnp.arange(size) == second)
+
+
+def _swap_neighbours(
+    layer: Int8[Array, " d"],
+    where: UInt32[Array, ""],
+    one: UInt32[Array, ""],
+    other: UInt32[Array, ""],
+) -> Int[Array, " d"]:
+    """A vertex of a layer and one of the next in each other's; itself where there is one layer."""
+    low = _below(where, jnp.maximum(jnp.max(layer).astype(jnp.int32), 1))
+
+    def member(number: Int[Array, ""], word: UInt32[Array, ""]) -> Bool[Array, " d"]:
+        inside = layer == number
+        rank = jnp.cumsum(inside) - 1
+        return inside & (rank == _below(word, jnp.sum(inside)))
+
+    return _exchanged(layer, member(low, one), member(low + 1, other))
+
+
+def _exchanged(
+    layer: Int8[Array, " d"], one: Bool[Array, " d"], other: Bool[Array, " d"]
+) -> Int[Array, " d"]:
+    """With the layers of two vertices exchanged, if there are two."""
+    both = jnp.any(one) & jnp.any(other)
+    of_one, of_other = (jnp.sum(jnp.where(x, layer, 0)) for x in (one, other))
+    changed = jnp.where(one, of_other, jnp.where(other, of_one, layer))
+    return jnp.where(both, changed, layer)
 
 
 def _split_or_merge(
