@@ -17,7 +17,7 @@ from natgfn.dag.chains import (
     Ladders,
     _each,
     _exchange,
-    _sweeps,
+    _steps,
     edge_probabilities,
 )
 
@@ -28,16 +28,14 @@ def small(number: int | None = None, seed: int = 0, prior: Prior = Prior()) -> C
 
 @float64
 def test_proposals_are_as_likely_back_as_there():
-    """At power zero the law is uniform over the 13 partitions of three vertices."""
-    data = continuous(30, 3)
-    env = Candidates.of(Weights.of(data, BGe(), Prior())).env
-    count, rungs = 2_000, 1
-    layer = jnp.zeros((count, rungs, 3), jnp.int8)
+    """At power zero the law is uniform over the 75 partitions of four vertices."""
+    env, count = small().env, 3_000
+    layer = jnp.zeros((count, 1, 4), jnp.int8)
     state = Ladders(layer, _each(env, layer), jax.random.key_data(jax.random.key(0)))
-    state, _ = jax.jit(lambda s: _sweeps(env, jnp.zeros(1), s, 12))(state)
+    state, _ = jax.jit(lambda s: _steps(env, jnp.zeros(1), s, 60))(state)
     found, times = np.unique(np.asarray(state.layer[:, 0]), axis=0, return_counts=True)
-    assert len(found) == 13
-    assert np.sum((times - count / 13) ** 2 / (count / 13)) < 12 + 5 * np.sqrt(24)
+    assert len(found) == 75
+    assert np.sum((times - count / 75) ** 2 / (count / 75)) < 74 + 5 * np.sqrt(2 * 74)
 
 
 @float64
@@ -109,7 +107,7 @@ def test_chains_say_how_they_did(found: ChainPosterior):
     assert 0 < quality["largest_error_of_an_edge"] < 0.02
     assert 0.1 < quality["smallest_swap_rate"] < 1
     assert quality["missed_weight"] == 0  # of three others, two candidates and any one are all
-    assert quality["steps"] == 1536 * 4
+    assert quality["steps"] == 1504 * 4
 
 
 def test_r_hat_notices_ladders_that_disagree(found: ChainPosterior):

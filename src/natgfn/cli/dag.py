@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import NatgfnError
+from ..memory import gigabytes
 from .case import DAG_FIT, remember, spelled, takes
-from .files import cell, make_folder, named, picture
+from .files import make_folder, named, picture
 from .interrupt import interruptible
 from .report import tell_page
 from .voice import Voice
@@ -124,7 +125,7 @@ Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named,
 @takes(Case, Voice)
 def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
-    from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior, gigabytes
+    from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior
 
     table = case.table()
     prior, power = case.prior(), case.power()
@@ -248,7 +249,7 @@ def _fit(
     evidence: float,
     resume: bool,
 ) -> None:
-    from ..dag import TABULATED, exact_posterior, fit_memory, gigabytes, judge_by_exact
+    from ..dag import TABULATED, exact_posterior, fit_memory, judge_by_exact
     from ..dag import fit as train
     from ..dag.candidates import usual_number
 
@@ -384,7 +385,7 @@ def _write(
 ) -> dict[str, Any]:
     """Tables, a summary, which is returned, and a picture; `samples` are for paths and blankets."""
     from ..dag import graphs
-    from ..training import versions
+    from ..training import cell, versions
 
     frames = {
         "edge_marginals": found.edge_marginals,

@@ -3,8 +3,9 @@ r"""Markov chains over root partitions: a reference that owes nothing to a train
 A state is a root partition of covered graphs (`candidates`), and its weight $R$ a product of local
 sums (`envs.Partitions`). A step proposes one of
 
-- a vertex elsewhere: taken out, and put into a layer or between two, all alike;
-- two vertices of different layers in each other's place;
+- a vertex elsewhere: taken out, and put into a layer or between two, all alike, or one or two
+  places up or down;
+- two vertices in each other's layer, any two alike, or of two neighbouring layers;
 - two neighbouring layers as one, or a layer as two, any split of it alike;
 
 and is accepted by the rule of Metropolis and Hastings. Chains at the powers $R^\beta$ of a ladder
@@ -37,14 +38,16 @@ from .posterior import SAMPLES, AbstractPosterior
 from .priors import Prior
 from .scores import AbstractScore, score_for
 
-LADDERS, RUNGS, HOTTEST = 8, 12, 0.05
+LADDERS, RUNGS, HOTTEST = 8, 8, 0.1
 """Independent ladders, the chains of each, and the smallest power."""
 
-ROUND = 64
+ROUND = 16
 """Records that are made between two looks at the clock."""
 
+_PARTS = 4  # of a sweep, after each of which rungs exchange
+
 _WORDS = 8  # random words a step
-_RELOCATE, _SWAP = 0.6, 0.8  # cumulative probabilities of the first two proposals
+_MOVES = (0.3, 0.6, 0.7, 0.85)  # cumulative: far, near, any two, two neighbours; else layers
 
 
 class Ladders(NamedTuple):
@@ -70,7 +73,7 @@ class Round(NamedTuple):
 
 
 class ChainPosterior(AbstractPosterior):
-    r"""What the chains saw at power one, after the first half, which is left out.
+    r"""What the chains saw at power one, after the first quarter, which is left out.
 
     Attributes:
         names: of the variables.
@@ -81,7 +84,7 @@ class ChainPosterior(AbstractPosterior):
         powers: $\beta$ of each rung.
         swaps: the share of exchanges between neighbouring rungs that were made.
         accepted: the share of proposals that were accepted, on each rung.
-        steps: of each chain, the first half too.
+        steps: of each chain, the first quarter too.
         seconds: that it took.
     """
 
@@ -236,8 +239,8 @@ def run_chains(
     started, rounds = time.perf_counter(), []
     with jax.enable_x64(True):
         # Once: in the loop, the compiler would convert the whole table in every step.
-        wide = jnp.asarray(env.log_sums, jnp.float64)
-        env = eqx.tree_at(lambda e: e.log_sums, env, wide)
+        wide = [jnp.asarray(x, jnp.float64) for x in (env.log_sums, env.log_weights)]
+        env = eqx.tree_at(lambda e: [e.log_sums, e.log_weights], env, wide)
         state = _start(env, ladders, rungs, jax.random.key(seed))
 
         def share() -> float:
@@ -251,7 +254,7 @@ def run_chains(
                 state, made = _advance(env, jnp.asarray(powers), state)
                 rounds.append(jax.tree.map(np.asarray, made))
                 shown.update(min(100, int(100 * share())), _note(rounds))
-    kept = rounds[-(len(rounds) // 4 * 2) :]  # an even number: halves are compared
+    kept = rounds[-(3 * len(rounds) // 8 * 2) :]  # an even number: halves are compared
     halves = [kept[: len(kept) // 2], kept[len(kept) // 2 :]]
 
     def mean(name: str) -> np.ndarray:
@@ -267,7 +270,7 @@ def run_chains(
         powers=powers,
         swaps=np.mean([r.swaps for r in kept], axis=0),
         accepted=np.mean([r.accepted for r in kept], axis=0),
-        steps=len(rounds) * ROUND * env.size,
+        steps=len(rounds) * ROUND * _PARTS * -(-env.size // _PARTS),
         seconds=time.perf_counter() - started,
     )
 
@@ -322,32 +325,31 @@ def _start(env: Partitions, ladders: int, rungs: int, key: PRNGKeyArray) -> Ladd
     layer = jnp.broadcast_to(depth, (ladders, rungs, env.size))
     state = Ladders(layer, _each(env, layer), jax.random.key_data(key))
     flat = jnp.full(rungs, HOTTEST / 2)
-    return _sweeps(env, flat, state, 50)[0]
+    return _steps(env, flat, state, 50 * env.size)[0]
 
 
 def _each(env: Partitions, layer: Int8[Array, "ladders rungs d"]) -> Float[Array, "ladders rungs"]:
     return jax.vmap(jax.vmap(lambda one: log_weight(env, one)))(layer)
 
 
-def _sweeps(
+def _steps(
     env: Partitions, powers: Float[Array, " rungs"], state: Ladders, count: int
 ) -> tuple[Ladders, Float[Array, " rungs"]]:
-    """So many times as many steps as vertices, without an exchange; and what was accepted."""
+    """So many steps of each chain, without an exchange; and the share that was accepted."""
     key, some = jax.random.split(jax.random.wrap_key_data(state.key))
-    keys = jax.random.split(some, count * env.size)
 
     def step(carry: tuple[Array, Array], key: PRNGKeyArray):
         layer, log = carry
         words = jax.random.bits(key, (*log.shape, _WORDS), jnp.uint32)
         proposed, log_ratio = jax.vmap(jax.vmap(_propose))(layer, words)
         new = _each(env, proposed)
-        uniform = _uniform(words[..., 0])
-        taken = jnp.log(uniform) < powers * (new - log) + log_ratio
+        taken = jnp.log(_uniform(words[..., 0])) < powers * (new - log) + log_ratio
         taken &= new > -jnp.inf
         layer = jnp.where(taken[..., None], proposed, layer)
         return (layer, jnp.where(taken, new, log)), jnp.mean(taken, axis=0)
 
-    (layer, log), accepted = jax.lax.scan(step, (state.layer, state.log_weight), keys)
+    start, keys = (state.layer, state.log_weight), jax.random.split(some, count)
+    (layer, log), accepted = jax.lax.scan(step, start, keys)
     return Ladders(layer, log, jax.random.key_data(key)), jnp.mean(accepted, axis=0)
 
 
@@ -355,19 +357,23 @@ def _sweeps(
 def _advance(
     env: Partitions, powers: Float64[Array, " rungs"], state: Ladders
 ) -> tuple[Ladders, Round]:
-    """A round: sweeps, each with two exchanges and a record at its end."""
+    """A round: sweeps, with exchanges on the way and a record at the end of each."""
 
-    def record(state: Ladders, _):
-        state, accepted = _sweeps(env, powers, state, 1)
+    def part(state: Ladders, _):
+        state, accepted = _steps(env, powers, state, -(-env.size // _PARTS))
         state, even = _exchange(powers, state, 0)
         state, odd = _exchange(powers, state, 1)
+        return state, (even + odd, accepted)
+
+    def record(state: Ladders, _):
+        state, (swaps, accepted) = jax.lax.scan(part, state, length=_PARTS)
         cold = state.layer[:, 0]
         edges = jax.vmap(lambda layer: edge_probabilities(env, layer))(cold)
-        return state, (cold, edges, edges**2, even + odd, accepted)
+        means = (jnp.mean(swaps, axis=0), jnp.mean(accepted, axis=0))
+        return state, (cold, edges, edges**2, *means)
 
-    state, (layers, edges, squares, swaps, accepted) = jax.lax.scan(record, state, length=ROUND)
-    means = [jnp.mean(x, axis=0) for x in (edges, squares, swaps, accepted)]
-    return state, Round(layers, *means)
+    state, (layers, *rest) = jax.lax.scan(record, state, length=ROUND)
+    return state, Round(layers, *(jnp.mean(x, axis=0) for x in rest))
 
 
 def _exchange(
@@ -402,24 +408,42 @@ def _propose(
     layer: Int8[Array, " d"], words: UInt32[Array, " words"]
 ) -> tuple[Int8[Array, " d"], Float[Array, ""]]:
     """Another partition, and the logarithm of the ratio of the proposals back and there."""
-    kind = _uniform(words[1])
-    split, ratio = _split_or_merge(layer, words[2:])
-    proposed = jnp.where(kind < _SWAP, _swap(layer, words[2], words[3]), split)
-    proposed = jnp.where(kind < _RELOCATE, _relocate(layer, words[2], words[3]), proposed)
-    return proposed.astype(jnp.int8), jnp.where(kind < _SWAP, 0.0, ratio)
+    kind = jnp.sum(_uniform(words[1]) >= jnp.array(_MOVES))
+    layers, ratio = _split_or_merge(layer, words[2:])
+    others = [
+        _relocate(layer, words[2], words[3], words[4], near=False),
+        _relocate(layer, words[2], words[3], words[4], near=True),
+        _swap(layer, words[2], words[3]),
+        _swap_neighbours(layer, words[2], words[3], words[4]),
+    ]
+    proposed = jnp.stack([*(x.astype(jnp.int8) for x in others), layers.astype(jnp.int8)])[kind]
+    return proposed, jnp.where(kind < len(_MOVES), 0.0, ratio)
 
 
 def _relocate(
-    layer: Int8[Array, " d"], which: UInt32[Array, ""], where: UInt32[Array, ""]
+    layer: Int8[Array, " d"],
+    which: UInt32[Array, ""],
+    where: UInt32[Array, ""],
+    side: UInt32[Array, ""],
+    *,
+    near: bool,
 ) -> Int[Array, " d"]:
-    """A vertex in another layer, or in one of its own: as likely back as there."""
+    """A vertex in another layer, or in one of its own: as likely back as there.
+
+    Without it there are `number` layers, and the places are before, in and after each of them.
+    """
     size = layer.size
     moved = jnp.arange(size) == _below(which, size)
-    own = jnp.sum(jnp.where(moved, layer, 0))
+    own = jnp.sum(jnp.where(moved, layer, 0)).astype(jnp.int32)
     alone = jnp.sum(layer == own) == 1
     rest = layer - ((layer > own) & alone)
-    number = jnp.max(jnp.where(moved, -1, rest)) + 1
+    number = jnp.max(jnp.where(moved, -1, rest)).astype(jnp.int32) + 1
+    before = 2 * own + ~alone
     place = _below(where, 2 * number + 1)
+    if near:
+        distance = 1 + _below(where, 2)
+        place = before + jnp.where(side >> 31 == 0, distance, -distance)
+        place = jnp.where((place >= 0) & (place <= 2 * number), place, before)
     target, new = place // 2, place % 2 == 0
     return jnp.where(moved, target, rest + ((rest >= target) & new))
 
@@ -431,7 +455,34 @@ def _swap(
     size = layer.size
     first = _below(one, size)
     second = (first + 1 + _below(other, size - 1)) % size
-    return layer.at[first].set(layer[second]).at[second].set(layer[first])
+    return _exchanged(layer, jnp.arange(size) == first, jnp.arange(size) == second)
+
+
+def _swap_neighbours(
+    layer: Int8[Array, " d"],
+    where: UInt32[Array, ""],
+    one: UInt32[Array, ""],
+    other: UInt32[Array, ""],
+) -> Int[Array, " d"]:
+    """A vertex of a layer and one of the next in each other's; itself where there is one layer."""
+    low = _below(where, jnp.maximum(jnp.max(layer).astype(jnp.int32), 1))
+
+    def member(number: Int[Array, ""], word: UInt32[Array, ""]) -> Bool[Array, " d"]:
+        inside = layer == number
+        rank = jnp.cumsum(inside) - 1
+        return inside & (rank == _below(word, jnp.sum(inside)))
+
+    return _exchanged(layer, member(low, one), member(low + 1, other))
+
+
+def _exchanged(
+    layer: Int8[Array, " d"], one: Bool[Array, " d"], other: Bool[Array, " d"]
+) -> Int[Array, " d"]:
+    """With the layers of two vertices exchanged, if there are two."""
+    both = jnp.any(one) & jnp.any(other)
+    of_one, of_other = (jnp.sum(jnp.where(x, layer, 0)) for x in (one, other))
+    changed = jnp.where(one, of_other, jnp.where(other, of_one, layer))
+    return jnp.where(both, changed, layer)
 
 
 def _split_or_merge(

@@ -107,11 +107,13 @@ def fit(
     target: Dags | Candidates
     if len(data.names) <= TABULATED:
         target = Dags(log_weights(data, scored, prior, temperature))
-        policy, batch = policy or Network(128, 2), batch or BATCH
+        policy = Network(128, 2) if policy is None else policy
+        batch = BATCH if batch is None else batch
         setup = setup_of(target, policy, rule, updates, batch, seed, seeds, watch)
     else:
         target = Candidates.of(Weights.of(data, scored, prior, temperature), candidates)
-        policy, batch = policy or Network(256, 2), batch or 2 * BATCH
+        policy = Network(256, 2) if policy is None else policy
+        batch = 2 * BATCH if batch is None else batch
         setup = wide_setup(
             target, policy, rule, updates, batch, seed, seeds, watch, progress=progress
         )

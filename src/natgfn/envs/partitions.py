@@ -32,6 +32,10 @@ from .base import AbstractEnv, Action
 _LEAST = 20.0
 """Nats: local sums that are smaller beside the total of their child look alike to a network."""
 
+_FLOOR = 27.0
+"""Nats: the most by which $B_j(U, L)$ is below $A_j(U)$ where it is not zero. What is smaller is
+lost in rounding, and so rare that it does not matter what it is."""
+
 
 class Partition(NamedTuple):
     """A state of `Partitions`: the layers so far."""
@@ -146,11 +150,18 @@ class Partitions(AbstractEnv):
 
     def forward_mask(self, state: Partition) -> Bool[Array, " actions"]:
         left = state.layer < 0
-        vertices = left & (self.sums(state).meeting > -jnp.inf)
         close = jnp.any(left) & jnp.any(state.layer == state.growing)
         if self.limited:
             close &= jnp.all(self._reached(state))
-        return jnp.append(vertices, close)
+        return jnp.append(left & self._possible(*self.predecessors(state)), close)
+
+    def _possible(self, before: Bool[Array, "d d"], last: Bool[Array, "d d"]) -> Bool[Array, " d"]:
+        """Whether $B_j$ of each child (row) is above zero."""
+        source = ~jnp.any(before, axis=1)
+        if not self.limited:
+            return source | jnp.any(last, axis=1)
+        have = ~jnp.any(jnp.asarray(self.required).T & ~before, axis=1)
+        return have & (source | jnp.any(jnp.asarray(self.joins).T & last, axis=1))
 
     def _reached(self, state: Partition) -> Bool[Array, " d"]:
         """Which vertices have a layer, or can get one if the growing one is closed.
@@ -228,8 +239,10 @@ class Partitions(AbstractEnv):
         top = jnp.max(log_now, axis=1)
         top = jnp.where(top > -jnp.inf, top, 0.0)
         scaled = jnp.where(possible, jnp.exp(log_now - top[:, None]), 0.0)
+        within = jnp.log(jnp.sum(scaled, axis=1)) + top
         meeting = jnp.log(jnp.sum(scaled * share, axis=1)) + top
-        return Sums(meeting, jnp.log(jnp.sum(scaled, axis=1)) + top)
+        meeting = jnp.maximum(meeting, within - _FLOOR)
+        return Sums(jnp.where(self._possible(before, last), meeting, -jnp.inf), within)
 
 
 def _log_rest(within: Float[Array, " d"]) -> Float[Array, " d"]:
