@@ -12,7 +12,7 @@ from test_dag_scores import continuous
 
 from natgfn.dag import BGe, Prior, chains, exact_posterior
 from natgfn.dag.candidates import Candidates, Weights
-from natgfn.dag.chains import (
+from natgfn.dag.tempered import (
     ChainPosterior,
     Ladders,
     _each,

@@ -249,9 +249,8 @@ def _fit(
     evidence: float,
     resume: bool,
 ) -> None:
-    from ..dag import TABULATED, exact_posterior, fit_memory, judge_by_exact
+    from ..dag import TABULATED, exact_posterior, fit_memory, judge_by_exact, usual_number
     from ..dag import fit as train
-    from ..dag.candidates import usual_number
 
     chosen, table = _rule(rule), case.table()
     count = len(table.names)
@@ -314,8 +313,7 @@ def _judge(
     voice: Voice,
 ) -> "tuple[Verdict, dict[str, float]]":
     """Beside chains that had no part in the training."""
-    from ..dag import Candidates, Weights, judge, run_chains
-    from ..dag.scores import score_for
+    from ..dag import Candidates, Weights, judge, run_chains, score_for
 
     local = found.target
     if not isinstance(local, Candidates):
@@ -334,7 +332,11 @@ def _keep_samples(
     """Graphs with their log-rewards, and the importance weights of those of a sampler."""
     import numpy as np
 
-    arrays = {"graphs": graphs, "log_rewards": log_rewards, "names": np.array(names)}
+    arrays: dict[str, Any] = {
+        "graphs": graphs,
+        "log_rewards": log_rewards,
+        "names": np.array(names),
+    }
     if log_weights is not None:
         arrays["log_weights"] = log_weights
     np.savez_compressed(out / "samples.npz", **arrays)

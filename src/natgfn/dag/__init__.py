@@ -29,9 +29,7 @@ from . import graphs as graphs
 from . import metrics as metrics
 from .candidates import Candidates as Candidates
 from .candidates import Weights as Weights
-from .chains import ChainPosterior as ChainPosterior
-from .chains import chains as chains
-from .chains import run_chains as run_chains
+from .candidates import usual_number as usual_number
 from .data import CONSENSUS as CONSENSUS
 from .data import Data as Data
 from .data import adjacency as adjacency
@@ -61,6 +59,10 @@ from .scores import AbstractScore as AbstractScore
 from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
+from .scores import score_for as score_for
+from .tempered import ChainPosterior as ChainPosterior
+from .tempered import chains as chains
+from .tempered import run_chains as run_chains
 from .trust import Verdict as Verdict
 from .trust import judge as judge
 from .trust import judge_by_exact as judge_by_exact

@@ -27,7 +27,6 @@ from ..sources import Known
 from ..training import Run, Setup, run
 from ..watch import AbstractWatcher
 from .candidates import ENTRIES, Candidates, Weights
-from .chains import run_chains
 from .data import Data, Edge, load
 from .guide import Guided
 from .posterior import SAMPLES
@@ -35,6 +34,7 @@ from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw
 from .scores import AbstractScore, score_for
 from .subsets import table_bytes
+from .tempered import run_chains
 
 UPDATES, BATCH = 4_000, 64
 

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..envs import AbstractEnv, Dag, Dags, Identical, Partition, Partitions
+from ..envs import AbstractEnv, Dag, Dags, Identical, Partition, Partitions, State
 from ..policies import AbstractDesign, AbstractPolicy, Network
 from .subsets import check_memory, subset_totals
 
@@ -158,7 +158,7 @@ class GuidedPolicy(AbstractPolicy):
     guide: Guide | HeadStart
     learned: AbstractPolicy
 
-    def __call__(self, state: Dag | Partition) -> Float[Array, " actions"]:
+    def __call__(self, state: State) -> Float[Array, " actions"]:
         return self.guide(state) + self.learned(state)
 
     @property

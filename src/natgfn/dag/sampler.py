@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Array, Float, Int
@@ -22,10 +23,10 @@ from ..objectives import surplus
 from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
 from .candidates import Candidates
-from .chains import mean_edges
 from .exact import ExactPosterior
 from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
+from .tempered import mean_edges
 
 TOGETHER, MOST = 500, 2**27
 """Trajectories that are drawn together, at most, and the bytes of their states."""
@@ -113,7 +114,10 @@ class SampledPosterior(AbstractPosterior):
         if self.draws.layers is None:
             return np.einsum("n,nij->ij", shares, graphs)
         assert isinstance(self.target, Candidates)
-        return np.asarray(mean_edges(self.target.env, self.draws.layers[which], shares), float)
+        return np.asarray(
+            mean_edges(self.target.env, jnp.asarray(self.draws.layers[which]), jnp.asarray(shares)),
+            float,
+        )
 
     @property
     def log_z(self) -> float:

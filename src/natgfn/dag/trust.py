@@ -16,6 +16,7 @@ of every edge. And neither sees graphs that the candidates leave out, which is e
 from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -23,10 +24,10 @@ from ..envs import Dag
 from ..metrics import eubo
 from . import graphs as of_graphs
 from .candidates import Candidates
-from .chains import ChainPosterior
 from .exact import ExactPosterior
 from .metrics import largest_error, mean_error
 from .sampler import SampledPosterior
+from .tempered import ChainPosterior
 
 EDGE, R_HAT, ERROR, GAP = 0.02, 1.05, 0.01, 5.0
 """What may not be exceeded: a difference between probabilities of an edge, $\\hat R$ of an edge,
@@ -147,4 +148,4 @@ def _sides(found: SampledPosterior, evidence: ChainPosterior) -> Float[np.ndarra
 def _as_objects(graphs: np.ndarray) -> Dag:
     """Graphs as terminal states of `envs.Dags`."""
     reached = np.swapaxes(of_graphs.ancestors(graphs), 1, 2) | np.eye(graphs.shape[1], dtype=bool)
-    return Dag(graphs > 0, reached, np.ones(len(graphs), bool))
+    return Dag(jnp.asarray(graphs > 0), jnp.asarray(reached), jnp.ones(len(graphs), bool))

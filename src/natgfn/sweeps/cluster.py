@@ -27,7 +27,7 @@ def workers(scheduler: str | None, processes: int | None) -> Iterator["Client"]:
         processes: on this machine, if there is no address; one for each core by default.
     """
     try:
-        import dask
+        import dask.config
         from distributed import Client, LocalCluster
     except ModuleNotFoundError as error:
         raise MissingExtra(error, "sweep") from error
@@ -50,7 +50,7 @@ def workers(scheduler: str | None, processes: int | None) -> Iterator["Client"]:
             n_workers=processes or _cores(),
             threads_per_worker=1,
             memory_limit=None,
-            dashboard_address=None,
+            dashboard_address=None,  # pyright: ignore[reportArgumentType]
             silence_logs=logging.CRITICAL,
             env=_ALONE,
         ) as cluster,

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import Array, Float, Float64, Int, Int8, Num, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Float64, Int, Int8, Num, PRNGKeyArray, UInt32
 
 from ..envs import Partition, Partitions
 from ..errors import require_whole
@@ -118,7 +118,7 @@ class ChainPosterior(AbstractPosterior):
         """States that were visited, as far apart as possible, as those of `envs.Partitions`."""
         flat = self.layers.reshape(-1, self.layers.shape[-1])
         layers = flat[np.linspace(0, len(flat), count, endpoint=False).astype(int)]
-        return Partition(layers, layers.max(axis=1, initial=0))
+        return Partition(jnp.asarray(layers), jnp.asarray(layers.max(axis=1, initial=0)))
 
     def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
         """The most frequent graphs among draws, and their share of these."""
