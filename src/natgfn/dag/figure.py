@@ -56,10 +56,10 @@ def _graph(axis: Any, marginals: pd.DataFrame) -> None:
         return most * (0.3 + 0.7 * (value - _THRESHOLD) / (1 - _THRESHOLD)) + 0.6
 
     for i, j in np.argwhere(np.triu(values + values.T) > _THRESHOLD):
-        wide = width(float(values[i, j] + values[j, i]), 6)
+        wide = width(float(values[i, j] + values[j, i]), 6.0)
         draw_edge(axis, points[i], points[j], radius, style="-", linewidth=wide, color="#c5d3e0")
     for i, j in np.argwhere(values > _THRESHOLD):
-        wide = width(float(values[i, j]), 1)
+        wide = width(float(values[i, j]), 1.0)
         draw_edge(axis, points[i], points[j], radius, linewidth=wide, color=_DARK)
 
 
