@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import zipfile
 
 import equinox as eqx
@@ -17,7 +18,7 @@ from natgfn.check import check_environment
 from natgfn.cli import app
 from natgfn.envs import Hypergrid
 from natgfn.metrics import expected_log_reward, jensen_shannon, kl_divergence, modes_found
-from natgfn.training import Record, read_settings, setup_from
+from natgfn.training import Record, interrupt, loop, read_settings, setup_from
 
 
 @pytest.mark.parametrize(
@@ -276,3 +277,45 @@ def test_a_damaged_checkpoint_is_said(copy, capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert "not a whole checkpoint" in out
     assert "going on from the one before, update 2" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_what_was_computed_is_saved(number, tmp_path, monkeypatch):
+    """It comes in the middle of the second chunk, where a callback of JAX would swallow it."""
+    advance, calls = loop.advance, iter(range(9))
+
+    def in_the_middle(*arguments):
+        if next(calls) == 1:
+            signal.raise_signal(number)
+        return advance(*arguments)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "advance", in_the_middle)
+    before = signal.signal(number, stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ng.train(Hypergrid(side=3), updates=6, evaluate_every=2, out=tmp_path, progress=False)
+        assert signal.getsignal(number) is stop
+    finally:
+        signal.signal(number, before)
+    assert [line["step"] for line in Record(tmp_path / "record.jsonl").read()[1]] == [0, 2, 4]
+
+
+def test_a_second_signal_is_not_held_back():
+    passed = []
+
+    def twice() -> None:
+        with interrupt.deferred(True):
+            for number in range(2):
+                signal.raise_signal(signal.SIGTERM)
+                passed.append(number)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            twice()
+        assert passed == [0]
+    finally:
+        signal.signal(signal.SIGTERM, before)
