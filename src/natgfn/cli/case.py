@@ -64,11 +64,12 @@ def _option(name: str, value: Any) -> list[str]:
 
 def remember(path: Path, told: dict[str, Any]) -> None:
     """Write down what to do, before it is done: a name that cannot be used is known at once."""
-    from ..training import has_checkpoint, locked
+    from ..training import RECORD, has_checkpoint, locked
 
     out, text = path.parent, json.dumps(told, indent=2) + "\n"
     with locked(out):
-        if has_checkpoint(out) or (path.exists() and path.read_text() != text):
+        begun = (out / RECORD).exists() and path.exists() and path.read_text() != text
+        if begun or has_checkpoint(out):
             raise NatgfnError(
                 f"{out} already holds a fit: go on with natgfn resume {out}, or choose another "
                 "folder"
