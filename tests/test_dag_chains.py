@@ -79,7 +79,7 @@ def found() -> ChainPosterior:
         continuous(30, 4, 2),
         prior=prior,
         candidates=2,
-        sweeps=1500,
+        sweeps=4_000,
         ladders=4,
         rungs=3,
         progress=False,
