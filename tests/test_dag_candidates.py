@@ -145,7 +145,7 @@ def test_sums_keep_their_digits_where_they_are_small():
     table[2, 0] = [0.0, 300.0, 286.0, 0.0]  # of {}, {0}, {1}, {0, 1}
     env = Partitions(table, np.array([[1, 2], [0, 2], [0, 1]]))
     state = Partition(jnp.array([0, 1, -1], jnp.int8), jnp.array(2, jnp.int8))
-    found = float(jax.jit(env.sums)(state).meeting[2])
+    found = float(jax.jit(lambda at: env.sums(at).meeting[2])(state))
     assert found == pytest.approx(-14 - np.log1p(np.exp(-14.0)), abs=1e-4)
 
 
@@ -183,8 +183,8 @@ def test_what_is_missed_is_what_all_graphs_have_more():
     expected = np.exp(logsumexp(weight) - logsumexp(logs))
     rng = np.random.default_rng(1)
     drawn = graphs[rng.choice(len(graphs), 20_000, p=np.exp(logs - logsumexp(logs)))]
-    assert expected > 0.02
-    assert found.missed(drawn.astype(np.int8)) == pytest.approx(expected, rel=0.1)
+    assert expected > 1e-3
+    assert found.missed(drawn.astype(np.int8)).weight == pytest.approx(expected, rel=0.2)
 
 
 def test_candidates_are_the_markov_blanket_and_required_parents():

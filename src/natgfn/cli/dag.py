@@ -145,7 +145,7 @@ def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     voice.tell(told | {"out": out, "report": tell_page(out, voice)})
 
 
-Candidates = Annotated[
+HowMany = Annotated[
     int | None,
     typer.Option(help="Parents of a variable in all combinations, with one besides; else as fit."),
 ]
@@ -158,7 +158,7 @@ def chains(
     voice: Voice,
     out: Out = Path("dag"),
     minutes: Annotated[float, typer.Option(help="How long to run.")] = 5.0,
-    candidates: Candidates = None,
+    candidates: HowMany = None,
     samples: Annotated[int, typer.Option(help="Graphs to draw in the end.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
 ) -> None:
@@ -212,7 +212,7 @@ def fit(
             "'{name=\"Adam\", rate=3e-4}'."
         ),
     ] = "adam",
-    candidates: Candidates = None,
+    candidates: HowMany = None,
     evidence: Annotated[
         float, typer.Option(help="Minutes of independent chains, where exact sums take too long.")
     ] = 2.0,
@@ -339,7 +339,7 @@ def _keep_samples(
     }
     if log_weights is not None:
         arrays["log_weights"] = log_weights
-    np.savez_compressed(out / "samples.npz", **arrays)
+    np.savez_compressed(out / "samples.npz", allow_pickle=False, **arrays)
 
 
 def _how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ is known and gives the local log-weights of a law over graphs, and `exact` solve
 seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
 `fit` trains a GFlowNet for it instead, from the head start of `guide`, and `sampler` is what it
 returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`. Beyond 16
-variables it builds root partitions with the parents summed out over `candidates`; `chains` are
+variables it builds root partitions with the parents summed out over `candidates`; `mcmc` has
 Markov chains over the same, a result of their own, what a sampler learns from, and, with another
 seed, the evidence by which `trust` judges it.
 `metrics` compares probabilities of edges with a graph or with each other.
@@ -47,6 +47,9 @@ from .fitting import setup_of as setup_of
 from .fitting import wide_setup as wide_setup
 from .guide import Guided as Guided
 from .layers import exact_memory as exact_memory
+from .mcmc import ChainPosterior as ChainPosterior
+from .mcmc import chains as chains
+from .mcmc import run_chains as run_chains
 from .posterior import SAMPLES as SAMPLES
 from .posterior import AbstractPosterior as AbstractPosterior
 from .priors import PAPER_PENALTY as PAPER_PENALTY
@@ -60,9 +63,6 @@ from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
 from .scores import score_for as score_for
-from .tempered import ChainPosterior as ChainPosterior
-from .tempered import chains as chains
-from .tempered import run_chains as run_chains
 from .trust import Verdict as Verdict
 from .trust import judge as judge
 from .trust import judge_by_exact as judge_by_exact

@@ -2,7 +2,7 @@ r"""Parents of each variable that are summed over, where there are too many vari
 
 A child may have any parents among its $K$ candidates, and one parent besides: these sets are
 *covered*. Their weights are a table, and graphs all of whose parent sets are covered are what
-`envs.Partitions` builds and `chains` visits. With $K = d - 1$ that is every graph.
+`envs.Partitions` builds and `mcmc` visits. With $K = d - 1$ that is every graph.
 
 **Which candidates.** Greedily those that raise the weight of the child most, one after another,
 given those that did before; parents that it must have come first.

@@ -29,6 +29,7 @@ from ..watch import AbstractWatcher
 from .candidates import ENTRIES, Candidates, Weights
 from .data import Data, Edge, load
 from .guide import Guided
+from .mcmc import run_chains
 from .posterior import SAMPLES
 from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw

@@ -166,7 +166,7 @@ class GuidedPolicy(AbstractPolicy):
         return self.learned.by_visits
 
     def many(
-        self, states: Dag | Partition, live: Bool[Array, " n"] | None = None
+        self, states: State, live: Bool[Array, " n"] | None = None
     ) -> Float[Array, "n actions"]:
         return self.guide.many(states, live) + self.learned.many(states, live)
 

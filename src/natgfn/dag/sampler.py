@@ -24,9 +24,9 @@ from ..policies import Flow
 from ..sampling import OnPolicy, log_probs, rollout
 from .candidates import Candidates
 from .exact import ExactPosterior
+from .mcmc import mean_edges
 from .metrics import largest_error, mean_error
 from .posterior import AbstractPosterior
-from .tempered import mean_edges
 
 TOGETHER, MOST = 500, 2**27
 """Trajectories that are drawn together, at most, and the bytes of their states."""
@@ -114,10 +114,8 @@ class SampledPosterior(AbstractPosterior):
         if self.draws.layers is None:
             return np.einsum("n,nij->ij", shares, graphs)
         assert isinstance(self.target, Candidates)
-        return np.asarray(
-            mean_edges(self.target.env, jnp.asarray(self.draws.layers[which]), jnp.asarray(shares)),
-            float,
-        )
+        layers = jnp.asarray(self.draws.layers[which])
+        return np.asarray(mean_edges(self.target.env, layers, jnp.asarray(shares)), float)
 
     @property
     def log_z(self) -> float:

@@ -25,6 +25,7 @@ from ..metrics import eubo
 from . import graphs as of_graphs
 from .candidates import Candidates
 from .exact import ExactPosterior
+from .mcmc import ChainPosterior
 from .metrics import largest_error, mean_error
 from .sampler import SampledPosterior
 from .tempered import ChainPosterior

@@ -113,8 +113,8 @@ class Dags(AbstractEnv):
 
     def undo(self, state: Dag, action: Action) -> Dag:
         edges = state.edges & ~self._edge(action)
-        reached = _closure(edges.T) | jnp.eye(self.size, dtype=bool)
-        return Dag(edges, jnp.asarray(reached), jnp.array(False))
+        reached = jnp.asarray(_closure(edges.T)) | jnp.eye(self.size, dtype=bool)
+        return Dag(edges, reached, jnp.array(False))
 
     def _edge(self, action: Action) -> Bool[Array, "d d"]:
         source, target = (jnp.asarray(x) for x in self.pairs)

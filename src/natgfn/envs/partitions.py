@@ -33,8 +33,7 @@ _LEAST = 20.0
 """Nats: local sums that are smaller beside the total of their child look alike to a network."""
 
 _FLOOR = 27.0
-"""Nats: the most by which $B_j(U, L)$ is below $A_j(U)$ where it is not zero. What is smaller is
-lost in rounding, and so rare that it does not matter what it is."""
+"""Nats by which $B_j(U, L)$ is taken to be below $A_j(U)$ where rounding leaves nothing of it."""
 
 
 class Partition(NamedTuple):
@@ -240,8 +239,8 @@ class Partitions(AbstractEnv):
         top = jnp.where(top > -jnp.inf, top, 0.0)
         scaled = jnp.where(possible, jnp.exp(log_now - top[:, None]), 0.0)
         within = jnp.log(jnp.sum(scaled, axis=1)) + top
-        meeting = jnp.log(jnp.sum(scaled * share, axis=1)) + top
-        meeting = jnp.maximum(meeting, within - _FLOOR)
+        total = jnp.sum(scaled * jnp.maximum(share, 0.0), axis=1)
+        meeting = jnp.where(total > 0, jnp.log(total) + top, within - _FLOOR)
         return Sums(jnp.where(self._possible(before, last), meeting, -jnp.inf), within)
 
 

@@ -112,7 +112,8 @@ class ChainPosterior(AbstractPosterior):
         """Graphs, each of a state that was visited, and their log-weights."""
         require_whole("count", count, 0)
         rng = np.random.default_rng(seed)
-        return self.candidates.draw(rng.permutation(self.partitions(count).layer), rng)
+        layers = np.asarray(self.partitions(count).layer)
+        return self.candidates.draw(rng.permutation(layers), rng)
 
     def partitions(self, count: int) -> Partition:
         """States that were visited, as far apart as possible, as those of `envs.Partitions`."""
