@@ -35,7 +35,6 @@ from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw
 from .scores import AbstractScore, score_for
 from .subsets import table_bytes
-from .tempered import run_chains
 
 UPDATES, BATCH = 4_000, 64
 

@@ -28,7 +28,6 @@ from .exact import ExactPosterior
 from .mcmc import ChainPosterior
 from .metrics import largest_error, mean_error
 from .sampler import SampledPosterior
-from .tempered import ChainPosterior
 
 EDGE, R_HAT, ERROR, GAP = 0.02, 1.05, 0.01, 5.0
 """What may not be exceeded: a difference between probabilities of an edge, $\\hat R$ of an edge,
