@@ -7,7 +7,7 @@ DOCS_READY := .venv/.docs-ready
 # Compiled programs are kept between runs, and leave with the rest.
 export NATGFN_CACHE ?= $(CURDIR)/.venv/jax-cache
 
-.PHONY: demo test test-slow lint types unit docs notebooks release-check clean
+.PHONY: demo test test-slow faults lint types unit docs notebooks release-check clean
 
 demo: $(USABLE)
 	$(BIN)/natgfn demo --out demo
@@ -16,6 +16,10 @@ test: lint types unit
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow
+
+# Everything that can happen to a run over night, in minutes: FAULTS="--seed 1 --scale 0.1 --only kill".
+faults: $(READY)
+	$(BIN)/python -m tests.faults $(FAULTS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ from .peers import bench_peers
 from .roofline import bench_roofline
 from .scaling import bench_scaling
 from .structured import bench_structured
+from .sweep import bench_sweep
 from .tabular import bench_tabular
 
 BENCHMARKS: dict[str, Callable[..., int]] = {
@@ -19,6 +20,7 @@ BENCHMARKS: dict[str, Callable[..., int]] = {
     "factorised": bench_factorised,
     "dag": bench_dag,
     "structured": bench_structured,
+    "sweep": bench_sweep,
     "peers": bench_peers,
     "roofline": bench_roofline,
     "scaling": bench_scaling,

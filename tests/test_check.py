@@ -196,7 +196,7 @@ MISTAKES = {
 def test_sound_environments_pass(env: AbstractEnv):
     findings = check_environment(env)
     assert all(finding.ok for finding in findings)
-    assert len(findings) == 11
+    assert len(findings) == 13
 
 
 @pytest.mark.parametrize("kind", MISTAKES, ids=lambda kind: kind.__name__)
@@ -292,7 +292,7 @@ def test_a_sound_environment_too_large_to_list_passes_on_a_sample():
     (unknown,) = [f.message for f in findings if f.ok is None]
     extent = r"too many states to list \(more than 1,000\): .* 1,000 random trajectories, [\d,]+ st"
     assert re.match(extent, unknown)
-    assert len(findings) == 12
+    assert len(findings) == 13
 
 
 @pytest.mark.slow

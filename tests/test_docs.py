@@ -27,8 +27,8 @@ def named(page: Path) -> str:
 
 
 def slow(page: Path):
-    """A page as a parameter; compiling for a large space takes too long for `make test`."""
-    marks = [pytest.mark.slow] if page.stem == "large-spaces" else []
+    """A page as a parameter; a large space and worker processes take too long for `make test`."""
+    marks = [pytest.mark.slow] if page.stem in ("large-spaces", "sweeps") else []
     return pytest.param(page, marks=marks, id=named(page))
 
 

@@ -11,6 +11,7 @@ ROOT = Path(natgfn.__file__).parent
 
 ORDER = (
     "errors",
+    "memory",
     "progress",
     "cache",
     "graphical",
@@ -31,6 +32,7 @@ ORDER = (
     "report",
     "watch",
     "training",
+    "sweeps",
     "check",
     "dag",
     "cli",

@@ -236,6 +236,12 @@ def test_a_reader_can_look_and_switch(browser: Any, tmp_path: Path):
     assert browser.get_log("browser") == []
 
 
+def value_of(text: str) -> float:
+    """A number as charts write it, such as 4.3·10⁻⁴."""
+    factor, _, power = text.partition("·10")
+    return float(f"{factor}e{power.translate(str.maketrans('⁻⁰¹²³⁴⁵⁶⁷⁸⁹', '-0123456789')) or 0}")
+
+
 def look_and_switch(browser: Any, kl: dict[str, Any]) -> None:
     """Read a value under the pointer; switch runs, axes and logarithm; zoom, and back."""
     from selenium.webdriver import ActionChains
@@ -261,7 +267,7 @@ def look_and_switch(browser: Any, kl: dict[str, Any]) -> None:
     place = natural["updates"].index(int(first.removeprefix("updates ")))
     assert 0 < place < 20
     for line, series in ((mine, natural), (other, euclidean)):
-        assert float(line.split()[0]) == pytest.approx(series["middle"][place], rel=1e-3)
+        assert value_of(line.split()[0]) == pytest.approx(series["middle"][place], rel=1e-3)
     assert [len(found(f"#metrics-kl .{mark}")) for mark in ("line", "band")] == [2, 2]
 
     _, button = found("#legend button")

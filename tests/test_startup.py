@@ -119,7 +119,7 @@ def test_type_checkers_see_what_can_be_asked_for():
     tree = ast.parse(Path(natgfn.__file__).read_text())
     (seen,) = (node for node in tree.body if isinstance(node, ast.If))
     names = {alias.name for node in seen.body for alias in node.names}
-    assert names == natgfn._FOLDERS | natgfn._OF_TRAINING
+    assert names == natgfn._FOLDERS | set(natgfn._INSIDE)
     assert names <= set(dir(natgfn))
     for name in names:
         assert getattr(natgfn, name) is not None

@@ -687,7 +687,7 @@ def test_a_table_sees_what_its_trajectories_can_teach(trajectories: int, size: i
     env = Assignments(FactorGraph.of([2] * 5, pairs), "numbered", max_entries=20)
     assert env.tree is None
     assert policies.usual_design(env, trajectories) == policies.ContextTable(size)
-    setup = ng.training.Setup(env, batch=trajectories, updates=1)
+    setup = ng.training.Setup(env, batch=1, updates=trajectories)
     assert ng.training.decide(setup)[0].policy == policies.ContextTable(size)
 
 

@@ -261,7 +261,7 @@ refused(lambda: ng.envs.Hypergrid(side=2.5), "side must be a whole number", "2.5
 refused(lambda: ng.envs.LazyWalk(steps=-1), "steps must be at least 1")
 env = ng.envs.Hypergrid(side=3)
 refused(lambda: ng.Setup(env, updates=2.5), "updates must be a whole number")
-refused(lambda: ng.Setup(env, seed=2**40), "seed must be below 2^32")
+refused(lambda: ng.Setup(env, seed=2**40), "seed must be at most 4,294,967,295")
 refused(lambda: ng.Setup(env, seed=-1), "seed must be at least 0")
 run = ng.train(env, updates=np.int64(1), batch=np.int32(2), out={str(tmp_path)!r}, progress=False)
 refused(lambda: run.sample(3, seed=7), "seed must be from 0 to 0", "7")

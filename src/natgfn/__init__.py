@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from . import solvers as solvers
     from . import sources as sources
     from . import statespace as statespace
+    from . import sweeps as sweeps
     from . import training as training
     from . import watch as watch
+    from .sweeps import sweep as sweep
     from .training import Run as Run
     from .training import Setup as Setup
     from .training import run as run
@@ -37,18 +39,21 @@ if TYPE_CHECKING:
 
 _FOLDERS = {
     *("certify", "dag", "envs", "graphical", "metrics", "objectives", "occupancy", "optim"),
-    *("policies", "sampling", "solvers", "sources", "statespace", "training", "watch"),
+    *("policies", "sampling", "solvers", "sources", "statespace", "sweeps", "training", "watch"),
 }
-_OF_TRAINING = {"Run", "Setup", "run", "train"}
+_INSIDE = {
+    **dict.fromkeys(("Run", "Setup", "run", "train"), "training"),
+    "sweep": "sweeps",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
         return importlib.import_module(f".{name}", __name__)
-    if name in _OF_TRAINING:
-        return getattr(importlib.import_module(".training", __name__), name)
+    if name in _INSIDE:
+        return getattr(importlib.import_module(f".{_INSIDE[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_FOLDERS, *_OF_TRAINING})
+    return sorted({*globals(), *_FOLDERS, *_INSIDE})

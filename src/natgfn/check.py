@@ -20,6 +20,8 @@ import numpy as np
 from jaxtyping import Bool, Int, PRNGKeyArray
 
 from .envs import AbstractEnv, ListsObjects, State
+from .errors import require_whole
+from .memory import require_memory
 from .policies import UniformPolicy
 from .sampling import OnPolicy, Trajectories, rollback, rollout
 from .statespace import (
@@ -35,6 +37,8 @@ from .statespace import (
 _BATCH = 2**12
 _TRAJECTORIES = 1000
 _EDGES = 2**17
+_LARGEST = 2.0**20  # of a log_reward
+_REPEATED = 2**12  # edges
 _BYTES = 2**26  # of the sampled states, and of those that their edges lead to
 
 
@@ -74,21 +78,27 @@ def check_environment(env: AbstractEnv, *, max_states: int = 2**18) -> list[Find
     try:
         space = enumerate_states(env, max_states=max_states)
     except TooManyStates:
-        return findings + _check_sample(env, max_states)
+        space = None
     except ValueError as error:
         return [*findings, Finding(False, str(error))]
-    return findings + _check_all(space)
+    try:
+        found = _check_sample(env, max_states) if space is None else _check_all(space)
+    except ValueError as error:  # no room
+        found = [Finding(False, str(error))]
+    return findings + found
 
 
 def _check_all(space: StateSpace) -> list[Finding]:
     case = _Case.of(space)
     findings = [
         Finding(True, f"the graph is acyclic, with {space.num_states:,} states"),
-        Finding(True, "every log_reward is a number or minus infinity"),
+        _rewards(case),
+        _observations(case),
         _length(space),
         _terminals(case),
         _objects(space),
         _undo(case),
+        _repeats(case),
     ]
     masks = [_forward_edges(case), _backward_edges(case)]
     if not all(finding.ok for finding in masks):
@@ -111,7 +121,7 @@ def _check_sample(env: AbstractEnv, max_states: int) -> list[Finding]:
     if not (goes_on := _goes_on(case)).ok:
         return [extent, goes_on]
     findings = [extent, goes_on, _terminals(case), _rewards(case), _observations(case)]
-    edges = [_ends(env, paths), _forward_edges(case), _undo(case)]
+    edges = [_repeats(case), _ends(env, paths), _forward_edges(case), _undo(case)]
     if edges[-1].ok:  # it is by undo that claims are checked
         edges.append(_backward_edges(case))
     if not all(finding.ok for finding in edges):
@@ -122,6 +132,11 @@ def _check_sample(env: AbstractEnv, max_states: int) -> list[Finding]:
 
 def _interface(env: AbstractEnv) -> Finding:
     """Shapes and types, without computing anything."""
+    try:
+        for name in ("num_actions", "max_steps"):
+            require_whole(name, getattr(env, name), 1)
+    except ValueError as error:
+        return Finding(False, str(error))
     shape = jax.ShapeDtypeStruct
     action, mask = shape((), jnp.int32), shape((env.num_actions,), bool)
     name = "init"
@@ -243,7 +258,9 @@ class _Case:
 
 def _draw(env: AbstractEnv, key: PRNGKeyArray) -> Trajectories:
     """Uniform trajectories: `_TRAJECTORIES` of them, or as many as have room."""
-    fit = _BYTES // (_width(env) * (env.max_steps + 1))
+    each = _width(env) * (env.max_steps + 1)
+    require_memory(f"a trajectory of up to max_steps={env.max_steps:,}", each, "lower max_steps")
+    fit = _BYTES // each
     num = max(1, min(_TRAJECTORIES, fit))
     policy = UniformPolicy(env.num_actions)
     return jax.jit(lambda key: rollout(env, policy, OnPolicy(), num, key=key))(key)
@@ -334,7 +351,21 @@ def _rewards(case: _Case) -> Finding:
     if (bad := np.isnan(values) | (values == np.inf)).any():
         state, value = case.name(ends[np.argmax(bad)]), values[np.argmax(bad)]
         return Finding(False, f"log_reward of {state} is {value}: expected a number or -inf")
-    return Finding(True, "every log_reward is a number or minus infinity")
+    if (impossible := values == -np.inf).any():
+        return Finding(
+            False,
+            f"{impossible.sum():,} objects that can be reached have reward zero, among them "
+            f"{case.name(ends[np.argmax(impossible)])}: train refuses them; give them a small "
+            "positive reward",
+        )
+    if (large := np.abs(values) > _LARGEST).any():
+        state, value = case.name(ends[np.argmax(large)]), values[np.argmax(large)]
+        return Finding(
+            False,
+            f"log_reward of {state} is {value:g}: in single precision, numbers beyond "
+            f"{_LARGEST:,.0f} in size are rounded by more than a sixteenth",
+        )
+    return Finding(True, "every log_reward is a finite number")
 
 
 def _observations(case: _Case) -> Finding:
@@ -342,6 +373,39 @@ def _observations(case: _Case) -> Finding:
     if not finite.all():
         return Finding(False, f"observe is not finite in {case.name(np.argmin(finite))}")
     return Finding(True, "observe is finite in every state")
+
+
+def _repeats(case: _Case) -> Finding:
+    """Whether all methods give the same when they are traced and computed once more."""
+    some = np.linspace(0, len(case.action) - 1, min(_REPEATED, len(case.action))).astype(int)
+    env = case.env
+
+    def all_methods(state, action):
+        return {
+            "step": env.step(state, action),
+            "undo": env.undo(state, action),
+            "forward_mask": env.forward_mask(state),
+            "backward_mask": env.backward_mask(state),
+            "is_terminal": env.is_terminal(state),
+            "observe": env.observe(state),
+            "log_reward": env.log_reward(state),
+        }
+
+    for place in (case.source[some], case.target[some]):
+        once, twice = (_over(all_methods, case.at(place), case.action[some]) for _ in range(2))
+        for name in once:
+            same = jax.tree.map(
+                lambda x, y: np.array_equal(x, y, equal_nan=x.dtype.kind == "f"),
+                once[name],
+                twice[name],
+            )
+            if not all(jax.tree.leaves(same)):
+                return Finding(
+                    False,
+                    f"{name} is not deterministic: the same state gave two answers; randomness "
+                    "belongs to the sampler",
+                )
+    return Finding(True, "every method gives the same answer twice")
 
 
 def _terminals(case: _Case) -> Finding:

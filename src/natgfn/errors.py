@@ -19,11 +19,17 @@ class MissingExtra(NatgfnError):
         super().__init__(f"{library} is not installed: pip install 'natgfn[{extra}]'")
 
 
-def require_whole(name: str, value: Any, least: int) -> None:
-    """A ValueError of one line, unless `value` is a whole number of any kind, and large enough."""
+def require_whole(name: str, value: Any, least: int, most: int = 2**31 - 1) -> None:
+    """A ValueError of one line, unless `value` is a whole number of any kind, within bounds.
+
+    JAX counts in 32 bits, so nothing that is counted is larger than that unless it is said.
+    """
     try:
         operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {value!r}") from None
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        given = f"{value:,}" if value < 10**18 else "a larger number"
+        raise ValueError(f"{name} must be at most {most:,}, got {given}")

@@ -64,13 +64,14 @@ def _option(name: str, value: Any) -> list[str]:
 
 def remember(path: Path, told: dict[str, Any]) -> None:
     """Write down what to do, before it is done: a name that cannot be used is known at once."""
-    from ..training import CHECKPOINT, locked
+    from ..training import RECORD, has_checkpoint, locked
 
-    out = path.parent
+    out, text = path.parent, json.dumps(told, indent=2) + "\n"
     with locked(out):
-        if (out / CHECKPOINT).exists():
+        begun = (out / RECORD).exists() and path.exists() and path.read_text() != text
+        if begun or has_checkpoint(out):
             raise NatgfnError(
                 f"{out} already holds a fit: go on with natgfn resume {out}, or choose another "
                 "folder"
             )
-        path.write_text(json.dumps(told, indent=2) + "\n")
+        path.write_text(text)

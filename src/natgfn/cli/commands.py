@@ -27,6 +27,7 @@ from .report import tell_page, write_report
 from .voice import Voice, plain_table
 
 if TYPE_CHECKING:
+    from ..sweeps import Study
     from ..training import Setup
 
 Out = Annotated[
@@ -43,11 +44,17 @@ class _OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (NatgfnError, ValueError, OSError) as error:
+        except (NatgfnError, ValueError, OSError, MemoryError, RuntimeError) as error:
             if isinstance(error, ValueError) and not _is_ours(error):
+                raise
+            if isinstance(error, RuntimeError) and _OUT_OF_MEMORY not in str(error):
                 raise
             typer.echo(f"error: {' '.join(str(error).split())}", err=True)
             raise typer.Exit(2) from error
+
+
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+"""In an error of JAX, which says how much it could not get."""
 
 
 def _is_ours(error: BaseException) -> bool:
@@ -118,12 +125,7 @@ def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
     """Train a sampler, from a TOML file, key=value settings, or both: CONFIG.toml key=value."""
     from ..training import read_settings, setup_from
 
-    settings = settings or []
-    files = [text for text in settings if not re.match(r"[\w.-]+=", text)]
-    if len(files) > 1:
-        raise NatgfnError(f"expected one configuration file and key=value, got {files}")
-    overrides = [text for text in settings if text not in files]
-    configuration = read_settings(Path(files[0]) if files else None, overrides)
+    configuration = read_settings(*_file_and_settings(settings))
     env = configuration.get("env")
     name = env.get("name") if isinstance(env, dict) else env
     if str(name).lower() == "assignments":
@@ -134,6 +136,15 @@ def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
     setup = setup_from(configuration)
     with _new_folder(setup) if out is None else nullcontext(out) as folder:
         _train(setup, folder, voice, resume=False)
+
+
+def _file_and_settings(words: list[str] | None) -> tuple[Path | None, list[str]]:
+    """What was given: a configuration file, if any, and the rest, key=value."""
+    words = words or []
+    files = [text for text in words if not re.match(r"[\w.-]+=", text)]
+    if len(files) > 1:
+        raise NatgfnError(f"expected one configuration file and key=value, got {files}")
+    return Path(files[0]) if files else None, [text for text in words if text not in files]
 
 
 def _made(folder: Path) -> bool:
@@ -159,6 +170,60 @@ def _new_folder(setup: "Setup") -> Iterator[Path]:
             folder.rmdir()
 
 
+@app.command(
+    epilog="For example: natgfn sweep env=hypergrid rule=adam rule.rate=0.001,0.01,0.1 seeds=3"
+)
+@takes(Voice)
+def sweep(
+    voice: Voice,
+    settings: Settings = None,
+    out: Annotated[
+        Path, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")
+    ] = Path("sweep"),
+    metric: Annotated[
+        str | None, typer.Option(help="By which settings are compared: kl, elbo, ...")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Of Dask, tcp://HOST:PORT; else workers are started here.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="To start here; one for each core by default.")
+    ] = None,
+) -> None:
+    """Settings times seeds, each trial a run: STUDY.toml key=a,b,c. The same again goes on."""
+    from ..sweeps import study_from
+
+    path, overrides = _file_and_settings(settings)
+    study = study_from(path, overrides)
+    _sweep(study, out, voice, metric=metric, scheduler=scheduler, processes=processes)
+
+
+def _sweep(study: "Study", out: Path, voice: Voice, **how: Any) -> None:
+    from ..sweeps import run_study
+
+    with interruptible(out, f"natgfn resume {out}"):
+        found = run_study(study, out, progress=voice.speaks, **how)
+    table = plain_table(*(name.replace("_", " ") for name in found.settings[0]))
+    for row in found.settings[:20]:
+        table.add_row(*(f"{x:.4g}" if isinstance(x, float) else str(x) for x in row.values()))
+    voice.say(table)
+    if best := found.best:
+        told = f"best: {found.label(best)}, {found.metric} {best[found.metric]:.4g}"
+        if best["seeds"] > 1:
+            told += f" +- {best['standard_error']:.2g} over {best['seeds']} seeds, and the best in"
+            told += f" {best['best_share']:.0%} of resamples of the seeds; judge it on others"
+        voice.say(told)
+    voice.say(f"{len(found.lines)} trials; all of them are in {out}/trials.csv")
+    page = tell_page(out, voice, found)
+    told = {"out": out, "metric": found.metric, "settings": found.settings, "report": page}
+    voice.tell(told | {"failed": dict(found.failed)})
+    if found.failed:
+        typer.echo(
+            f"{len(found.failed)} trials failed; the same command tries them again", err=True
+        )
+        raise typer.Exit(1)
+
+
 @app.command()
 @takes(Voice)
 def certify(
@@ -176,8 +241,12 @@ def certify(
 @takes(Voice)
 def resume(voice: Voice, run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
     """Go on with a run that was interrupted, exactly as if it had not been."""
+    from ..sweeps import STUDY, study_in
     from ..training import load_setup
 
+    if (run / STUDY).exists():
+        _sweep(study_in(run), run, voice)
+        return
     for name, fits in ((DAG_FIT, dag), (GRAPHICAL_FIT, graphical)):
         if (run / name).exists():
             with interruptible(run, f"natgfn resume {run}"):
@@ -206,6 +275,9 @@ def _train(setup: "Setup", out: Path, voice: Voice, *, resume: bool) -> None:
         with np.errstate(invalid="ignore"):  # a metric may be infinite
             table.add_row(name, f"{last[name].mean():.4g}", f"{last[name].std():.2g}")
     voice.say(table)
+    if unknown := run.unknown:
+        names = ", ".join(sorted(unknown))
+        voice.say(f"{sum(unknown.values()):,} numbers of the record are NaN: {names}")
     if rejected := int(last["rejected"].sum()):
         voice.say(f"{rejected} steps were rejected: they would have made parameters infinite")
     seeds = f"{run.setup.seeds} seed{'s' if run.setup.seeds > 1 else ''}"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import NatgfnError
+from ..memory import gigabytes
 from .case import DAG_FIT, remember, spelled, takes
-from .files import cell, make_folder, named, picture
+from .files import make_folder, named, picture
 from .interrupt import interruptible
 from .report import tell_page
 from .voice import Voice
@@ -124,7 +125,7 @@ Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named,
 @takes(Case, Voice)
 def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
-    from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior, gigabytes
+    from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior
 
     table = case.table()
     prior, power = case.prior(), case.power()
@@ -248,14 +249,7 @@ def _fit(
     evidence: float,
     resume: bool,
 ) -> None:
-    from ..dag import (
-        TABULATED,
-        exact_posterior,
-        fit_memory,
-        gigabytes,
-        judge_by_exact,
-        usual_number,
-    )
+    from ..dag import TABULATED, exact_posterior, fit_memory, judge_by_exact, usual_number
     from ..dag import fit as train
 
     chosen, table = _rule(rule), case.table()
@@ -338,7 +332,11 @@ def _keep_samples(
     """Graphs with their log-rewards, and the importance weights of those of a sampler."""
     import numpy as np
 
-    arrays = {"graphs": graphs, "log_rewards": log_rewards, "names": np.array(names)}
+    arrays: dict[str, Any] = {
+        "graphs": graphs,
+        "log_rewards": log_rewards,
+        "names": np.array(names),
+    }
     if log_weights is not None:
         arrays["log_weights"] = log_weights
     np.savez_compressed(out / "samples.npz", allow_pickle=False, **arrays)
@@ -389,7 +387,7 @@ def _write(
 ) -> dict[str, Any]:
     """Tables, a summary, which is returned, and a picture; `samples` are for paths and blankets."""
     from ..dag import graphs
-    from ..training import versions
+    from ..training import cell, versions
 
     frames = {
         "edge_marginals": found.edge_marginals,

@@ -22,11 +22,6 @@ def make_folder(folder: Path) -> None:
         raise NatgfnError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
-def cell(name: str) -> str:
-    """A name for a CSV file; a spreadsheet would compute one that looks like a formula."""
-    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
-
-
 def picture(voice: Voice, draw: Callable[[], Path]) -> None:
     """Draw, after all numbers are written; without matplotlib, say so."""
     try:

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import NatgfnError
 from .case import GRAPHICAL_FIT, remember, spelled, takes
-from .files import cell, make_folder, named, picture
+from .files import make_folder, named, picture
 from .interrupt import interruptible
 from .report import tell_page
 from .voice import Voice
@@ -397,6 +397,8 @@ def _write_marginals(out: Path, columns: dict[str, list["np.ndarray"]]) -> None:
 
 
 def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[Any]]) -> None:
+    from ..training import cell
+
     with path.open("w", newline="", encoding="utf-8") as file:
         written = csv.writer(file)
         for line in (header, *lines):

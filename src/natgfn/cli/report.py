@@ -13,6 +13,7 @@ from .voice import Voice
 
 if TYPE_CHECKING:
     from ..report import HeatMap, Subject, Table
+    from ..sweeps import Sweep
     from ..training import Run
 
 SUMMARY = "summary.json"
@@ -26,14 +27,15 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
     write_page([subject_in(folder, name) for folder, name in _named(folders)], page)
 
 
-def tell_page(folder: Path, voice: Voice, run: "Run | None" = None) -> Path | None:
+def tell_page(folder: Path, voice: Voice, run: "Run | Sweep | None" = None) -> Path | None:
     """Write the page of a command that has ended, and say where it is, or why there is none."""
-    from ..report import PAGE, write_page
-    from ..training import subject_of
+    from ..report import PAGE
 
+    path = folder / PAGE
     try:
-        subject = subject_in(folder, folder.name) if run is None else subject_of(run)
-        page = write_page([subject], folder / PAGE)
+        page = path if run is None else run.report(path)
+        if run is None:
+            write_report([folder], page)
     except NatgfnError as error:
         voice.say(f"no page about it: {error}")
         return None

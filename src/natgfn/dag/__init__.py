@@ -63,7 +63,6 @@ from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
 from .scores import score_for as score_for
-from .subsets import gigabytes as gigabytes
 from .trust import Verdict as Verdict
 from .trust import judge as judge
 from .trust import judge_by_exact as judge_by_exact

@@ -31,6 +31,10 @@ CONSENSUS: tuple[Edge, ...] = (
 """The 17 edges that the literature agrees on for the variables of `sachs`."""
 
 
+LARGEST = 1e150
+"""The largest size of a value that is not standardised."""
+
+
 class Data(eqx.Module):
     """A checked table.
 
@@ -59,7 +63,7 @@ class Data(eqx.Module):
                 "bring more data or fewer variables"
             )
         for name, column in zip(self.names, self.values.T, strict=True):
-            if np.ptp(column) == 0:
+            if np.all(column == column[0]):
                 raise NatgfnError(
                     f"column {name!r} is constant and says nothing about other columns: remove it"
                 )
@@ -130,7 +134,15 @@ def load(
         values = np.log(values)
     checked = Data(names, values)
     if not standardise:
+        for name, column in zip(names, values.T, strict=True):
+            if (largest := np.abs(column).max()) > LARGEST:
+                raise NatgfnError(
+                    f"column {name!r} has a value of size {largest:g}, whose square is not a "
+                    "number: standardise, or change its unit"
+                )
         return checked
+    # By a power of two, which rounds nothing: squares are neither infinite nor zero.
+    values = np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])
     return Data(names, (values - values.mean(axis=0)) / values.std(axis=0))
 
 

@@ -26,6 +26,10 @@ PAPER_PENALTY = 0.5
 """What the paper takes off the log-weight of a graph for each edge, in nats."""
 
 
+LARGEST = 1e6
+"""The largest size of what is given for an edge, in nats; sums of larger ones round scores away."""
+
+
 class Prior(eqx.Module):
     r"""A law over graphs, up to a constant; the default is uniform.
 
@@ -46,14 +50,19 @@ class Prior(eqx.Module):
     log_odds: Mapping[Edge, float] = eqx.field(default_factory=dict)
 
     def __check_init__(self):
-        if not np.isfinite(self.edge_penalty):
-            raise ValueError(f"edge_penalty must be finite, got {self.edge_penalty}")
+        if not abs(self.edge_penalty) <= LARGEST:
+            raise ValueError(
+                f"edge_penalty must be finite, at most {LARGEST:g} in size, got {self.edge_penalty}"
+            )
         if not 0 < self.edge_probability < 1:
             raise ValueError(f"edge_probability must be in (0, 1), got {self.edge_probability}")
         if self.max_parents is not None:
             require_whole("max_parents", self.max_parents, 0)
-        if not all(np.isfinite(value) for value in self.log_odds.values()):
-            raise ValueError("log_odds must be finite: use require and forbid for certainty")
+        if not all(abs(value) <= LARGEST for value in self.log_odds.values()):
+            raise ValueError(
+                f"log_odds must be finite, at most {LARGEST:g} in size: use require and forbid for "
+                "certainty"
+            )
 
     def edges(
         self, names: tuple[str, ...]
@@ -122,14 +131,19 @@ def power_of(temperature: float | Literal["paper"], data: Data) -> float:
     power = temperature
     if isinstance(power, str):
         power = len(data.values) ** -0.5 if power == "paper" else np.nan
-    if not 0 < power < np.inf:
-        raise ValueError(f"temperature must be positive and finite, or 'paper', got {temperature}")
+    if not 0 < power <= LARGEST:
+        raise ValueError(
+            f"temperature must be positive and finite, at most {LARGEST:g}, or 'paper', got "
+            f"{temperature}"
+        )
     return float(power)
 
 
 def _mask(names: tuple[str, ...], edges: Iterable[Edge]) -> Bool[np.ndarray, "d d"]:
     mask = np.zeros((len(names), len(names)), bool)
     for edge in edges:
+        if isinstance(edge, str) or len(edge) != 2:
+            raise ValueError(f"an edge is a pair of names, ('A', 'B') for A -> B, got {edge!r}")
         for name in edge:
             if name not in names:
                 close = get_close_matches(name, names, 1)

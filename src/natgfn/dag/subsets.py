@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 from ..errors import NatgfnError
+from ..memory import gigabytes
 
 MEMORY_LIMIT = 8 * 2**30
 """Bytes. Larger tables are refused before they are allocated."""
@@ -74,8 +75,3 @@ def check_memory(what: str, needed: int) -> None:
             f"{what} would take {gigabytes(needed)}, more than the limit of "
             f"{gigabytes(MEMORY_LIMIT)}: use fewer variables"
         )
-
-
-def gigabytes(size: int) -> str:
-    """A number of bytes in words, to two digits."""
-    return f"{size / 2**30:.2g} GB" if size < 10 * 2**30 else f"{size / 2**30:,.0f} GB"

@@ -79,8 +79,7 @@ class AbstractBitSequences(AbstractSequences):
         Those with fewer flips come first. A smaller set takes strings at equal intervals; there
         are no more than `modes * length`.
         """
-        if num < 1:
-            raise ValueError(f"num must be at least 1, got {num}")
+        require_whole("num", num, 1)
         total = self.modes * self.length
         num = min(num, total)
         rng = np.random.default_rng((self.seed, 1))

@@ -21,7 +21,7 @@ def kl_divergence(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, 
     change = jnp.where(both, q - p, 0.0) / jnp.where(both, p, 1.0)
     log_ratio = jnp.where(jnp.abs(change) < 0.5, jnp.log1p(change), jnp.log(ratio))
     terms = jnp.where(both, q * log_ratio - (q - p), p)
-    return jnp.where(jnp.any((q > 0) & (p == 0)), jnp.inf, jnp.sum(terms))
+    return known(jnp.where(jnp.any((q > 0) & (p == 0)), jnp.inf, jnp.sum(terms)), q, p)
 
 
 def jensen_shannon(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
@@ -32,11 +32,17 @@ def jensen_shannon(q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array,
 
 def expected_log_reward(q: Float[Array, " n"], log_reward: Float[Array, " n"]) -> Float[Array, ""]:
     r"""$E_q[\log R]$, which the paper calls ELBO."""
-    return jnp.sum(jnp.where(q > 0, q * log_reward, 0.0))
+    return known(jnp.sum(jnp.where(q > 0, q * log_reward, 0.0)), q)
 
 
 def modes_found(
     q: Float[Array, " n"], p: Float[Array, " n"], modes: Bool[Array, " n"], share: float = 0.1
 ) -> Float[Array, ""]:
     """How many modes have at least `share` of their due probability."""
-    return jnp.sum(modes & (q >= share * p)).astype(q.dtype)
+    return known(jnp.sum(modes & (q >= share * p)).astype(q.dtype), q, p)
+
+
+def known(value: Float[Array, ""], *laws: Float[Array, " n"]) -> Float[Array, ""]:
+    """The same, or NaN if any probability is: comparisons would make a number of it."""
+    unknown = jnp.any(jnp.stack([jnp.any(jnp.isnan(law)) for law in laws]))
+    return jnp.where(unknown, jnp.nan, value)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..envs import AbstractEnv, CountsModes, HasDistance, HasTestSet, KnowsLogZ, State
+from ..errors import require_whole
 from ..policies import Flow
 from .draws import (
     Draws,
@@ -64,8 +65,7 @@ def sampled_metrics(
         $\sqrt{1 + r^2 / 2}$ times that (Bonett and Wright, 2000).
     """
     for name, value, least in (("num", num, 2), ("paths", paths, 1), ("top", top, 1)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
+        require_whole(name, value, least)
     draw_key, test_key = jax.random.split(key)
     draws = draw(env, flow, num, key=draw_key)
     found = _of_weights(draws.log_weights, float(flow.log_z))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from ..envs import AbstractEnv, State
+from ..errors import require_whole
 from ..fisher import Occupancy
 from ..objectives import Batch
 from ..policies import AbstractPolicy
@@ -24,8 +25,7 @@ class Stratified(AbstractOccupancy):
     count: int = 128
 
     def __check_init__(self):
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
+        require_whole("count", self.count, 1)
 
     def __call__(self, env: AbstractEnv, policy: AbstractPolicy, batch: Batch) -> Occupancy:
         states, valid = pick(batch, self.count)

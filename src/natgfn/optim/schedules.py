@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from ..errors import require_whole
 from ..fisher import Scalar
 
 
@@ -70,8 +71,7 @@ class Linear(AbstractSchedule):
 
 
 def _check(schedule: Cosine | Linear) -> None:
-    if schedule.steps < 1:
-        raise ValueError(f"steps must be at least 1, got {schedule.steps}")
+    require_whole("steps", schedule.steps, 1)
     for name in ("start", "end"):
         if not 0 <= (value := getattr(schedule, name)) < float("inf"):
             raise ValueError(f"{name} must be zero or positive and finite, got {value}")

@@ -9,6 +9,9 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ..envs import AbstractEnv, State
 
+DEEPEST = 1_000
+"""The most layers of a network: each is compiled."""
+
 
 class AbstractPolicy(eqx.Module):
     """Unnormalised log-probabilities of the actions, before masking.

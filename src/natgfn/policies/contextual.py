@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv, Assignment, Assignments
+from ..errors import require_whole
 from ..graphical import Contexts, separators, table_size, width
 from ..statespace import StateSpace
-from .base import AbstractDesign, AbstractPolicy, masked_softmax
+from .base import DEEPEST, AbstractDesign, AbstractPolicy, masked_softmax
 from .network import Network
 from .tabular import Table, Tabular
 
@@ -115,9 +116,8 @@ class ContextMLP(AbstractDesign):
     size: int | None = None
 
     def __check_init__(self):
-        for name in ("width", "depth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        require_whole("width", self.width, 1)
+        require_whole("depth", self.depth, 1, DEEPEST)
 
     def __call__(
         self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None

@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray
 
 from ..envs import AbstractEnv, Identical, OnGrid, State
+from ..errors import require_whole
 from ..statespace import StateSpace
-from .base import AbstractDesign, AbstractPolicy
+from .base import DEEPEST, AbstractDesign, AbstractPolicy
 
 
 class Cached(eqx.Module):
@@ -147,9 +148,8 @@ class Network(AbstractDesign):
     depth: int = 2
 
     def __check_init__(self):
-        for name in ("width", "depth"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        require_whole("width", self.width, 1)
+        require_whole("depth", self.depth, 1, DEEPEST)
 
     def __call__(self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None) -> MLP:
         first_key, *keys = jax.random.split(key, self.depth + 1)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from ..errors import require_whole
 from ..fisher import Fisher, LinearisedFisher, Scalar
 from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
@@ -56,8 +57,7 @@ class ConjugateGradients(AbstractSolver):
 
     def __check_init__(self):
         for name in ("iterations", "probes", "refresh"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            require_whole(name, getattr(self, name), 1)
         for name in ("tolerance", "decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")

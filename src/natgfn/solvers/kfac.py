@@ -20,6 +20,7 @@ import jax.scipy.linalg as jsl
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from ..errors import require_whole
 from ..fisher import Fisher, Scalar
 from ..policies import (
     MLP,
@@ -67,8 +68,7 @@ class KFAC(AbstractSolver):
 
     def __check_init__(self):
         check_decay(self.decay)
-        if self.refresh < 1:
-            raise ValueError(f"refresh must be at least 1, got {self.refresh}")
+        require_whole("refresh", self.refresh, 1)
 
     def init(self, params: Parameters) -> KFACState:
         layers = matrices(params)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv
+from ..errors import require_whole
 from ..objectives import Batch
 from ..policies import Flow
 from ..sampling import AbstractProposal, Trajectories, retrace, rollout
@@ -34,8 +35,7 @@ class Recall(AbstractSource):
     capacity: int = 2_000
 
     def __check_init__(self):
-        if self.capacity < 1:
-            raise ValueError(f"capacity must be at least 1, got {self.capacity}")
+        require_whole("capacity", self.capacity, 1)
 
     def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> Paths:
         actions = jnp.zeros((self.capacity, env.max_steps), jnp.int32)

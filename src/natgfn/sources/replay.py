@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv, State
+from ..errors import require_whole
 from ..objectives import Batch
 from ..policies import Flow
 from ..sampling import AbstractProposal, Buffer, Trajectories, rollback, rollout
@@ -41,8 +42,8 @@ class Replay(AbstractSource):
             raise ValueError(
                 f"priority must be one of {', '.join(PRIORITIES)}, got {self.priority!r}"
             )
-        if self.capacity is not None and self.capacity < 1:
-            raise ValueError(f"capacity must be at least 1, got {self.capacity}")
+        if self.capacity is not None:
+            require_whole("capacity", self.capacity, 1)
 
     def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> Buffer:
         usual = max(env.num_terminal // 10, 1) if isinstance(env, StateSpace) else CAPACITY

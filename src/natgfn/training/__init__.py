@@ -10,6 +10,8 @@ from .config import named as named
 from .config import put as put
 from .config import read_settings as read_settings
 from .config import setup_from as setup_from
+from .files import cell as cell
+from .files import write_whole as write_whole
 from .loop import reopen as reopen
 from .loop import run as run
 from .loop import train as train
@@ -25,8 +27,9 @@ from .reporting import subject_of as subject_of
 from .result import Run as Run
 from .setup import Setup as Setup
 from .setup import decide as decide
-from .store import CHECKPOINT as CHECKPOINT
 from .store import RECORD as RECORD
+from .store import InUse as InUse
+from .store import has_checkpoint as has_checkpoint
 from .store import locked as locked
 from .store import read_header as read_header
 from .store import snapshot_path as snapshot_path

@@ -74,6 +74,8 @@ def read_settings(path: Path | None, settings: Sequence[str] = ()) -> dict[str, 
             table = tomllib.loads(path.read_text())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise NatgfnError(f"{path} is not valid TOML: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise NatgfnError(f"{path} cannot be read: {_why(error)}") from error
         except OSError as error:
             raise NatgfnError(
                 f"cannot read the configuration {path}: {error.strerror}; expected a TOML file"
@@ -113,6 +115,13 @@ def _toml(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except (ValueError, RecursionError) as error:
+        raise NatgfnError(f"{text[:40]}... is not a value: {_why(error)}") from error
+
+
+def _why(error: Exception) -> str:
+    """Why TOML that may be valid cannot be read."""
+    return "too deep" if isinstance(error, RecursionError) else "a number with too many digits"
 
 
 def setup_from(configuration: Mapping[str, Any]) -> Setup:

@@ -14,11 +14,11 @@ from ..envs import AbstractEnv
 from ..optim import AbstractRule
 from ..progress import Progress
 from ..watch import AbstractWatcher, Line
-from . import checkpoint
+from .interrupt import deferred
 from .record import Record
 from .result import Run
 from .setup import Setup, decide
-from .store import CHECKPOINT, RECORD, Store, locked
+from .store import RECORD, Store, locked
 
 
 def train(
@@ -103,12 +103,20 @@ def run(
     intervals = (setup.evaluate_every, *(w.every for w in watchers))
     stops = [every for every in intervals if every is not None]
     title = progress if isinstance(progress, str) else "training"
-    with locked(folder), Progress(title, setup.updates, shown=bool(progress)) as shown:
+    with (
+        locked(folder),
+        Progress(title, setup.updates, shown=bool(progress)) as shown,
+        deferred(store is not None) as interrupt,
+    ):
+        remark = ""
         if store is not None:
-            states, history = store.open(states, resume)
+            states, history, remark = store.open(states, resume)
         shown.say(chosen)
+        if remark:
+            shown.say(remark)
         if not history:
             look(None, 0.0)
+        interrupt()
         started, before = time.perf_counter(), history[-1]["seconds"]
         while (done := history[-1]["step"]) < setup.updates:
             shown.update(done, note(due_at(done), history[-1]))
@@ -116,6 +124,7 @@ def run(
             states, losses = advance(algorithm, states, jnp.array(count))
             losses = np.asarray(losses)
             look(losses, before + time.perf_counter() - started)
+            interrupt()
         shown.update(setup.updates, note(due_at(setup.updates), history[-1]))
     return Run(setup, algorithm, states, history, folder)
 
@@ -124,7 +133,7 @@ def reopen(folder: str | Path, setup: Setup) -> Run:
     """A run on disk as it stands, finished or not; `setup` is what it was trained with."""
     setup, _ = decide(setup)
     folder = Path(folder)
-    states = checkpoint.load(folder / CHECKPOINT, setup.start(), setup.configuration())
+    states, _ = Store(folder, setup).last(setup.start())
     _, lines = Record(folder / RECORD).read()
     done = int(states.step[0])
     history = [line for line in lines if line["step"] <= done]

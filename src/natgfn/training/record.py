@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -21,6 +22,7 @@ from jaxtyping import Float
 
 from ..errors import NatgfnError
 from ..statespace import StateSpace
+from .files import write_whole
 
 _PACKAGES = ("natgfn", "jax", "jaxlib", "equinox", "optax", "numpy", "scipy")
 
@@ -143,6 +145,15 @@ def by_name(lines: list[dict[str, Any]]) -> dict[str, Float[np.ndarray, "lines s
     }
 
 
+def unknown_in(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """How many numbers in lines of a record are NaN, by name; nothing of those that have none."""
+    flat = [(name, x) for line in lines for name, x in line.items() if isinstance(x, list)]
+    counts = Counter[str]()
+    for name, values in flat:
+        counts[name] += int(np.isnan(values).sum())
+    return {name: count for name, count in counts.items() if count}
+
+
 def _is_evaluation(line: Any) -> bool:
     """Whether a line has a step, a time, and lists of as many numbers as there are seeds."""
     if not isinstance(line, dict) or not isinstance(line.get("rejected"), list):
@@ -167,7 +178,9 @@ class Record:
         )
 
     def append(self, line: dict[str, Any]) -> None:
-        with _explained(self.path), self.path.open("a") as file:
+        # A record that has vanished is not begun again without its header.
+        with _explained(self.path), self.path.open("r+") as file:
+            file.seek(0, os.SEEK_END)
             file.write(json.dumps(plain(line), allow_nan=False) + "\n")
             # On disk before the checkpoint that follows: a record may be ahead, never behind.
             file.flush()
@@ -179,10 +192,10 @@ class Record:
         try:
             for text in self.path.read_text().splitlines():
                 lines.append(numbers(json.loads(text)))
-        except json.JSONDecodeError:
-            pass
         except (OSError, UnicodeDecodeError) as error:
             raise NatgfnError(f"cannot read the record {self.path}: {error}") from error
+        except (ValueError, RecursionError):  # no JSON, or none that can be read
+            pass
         if not lines or not isinstance(lines[0], dict) or "configuration" not in lines[0]:
             raise NatgfnError(f"{self.path} is not the record of a run")
         for number, line in enumerate(lines[1:], start=2):
@@ -205,12 +218,9 @@ class Record:
 
     def _replace(self, lines: list[dict[str, Any]]) -> None:
         """Write the whole file, or leave it as it was."""
-        partial = self.path.with_name(self.path.name + ".partial")
+        text = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
         with _explained(self.path):
-            partial.write_text(
-                "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
-            )
-            partial.replace(self.path)
+            write_whole(self.path, lambda file: file.write(text.encode()))
 
 
 @contextmanager

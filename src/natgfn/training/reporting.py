@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,7 +16,7 @@ from ..report import HeatMap, Law, Subject, Table, flat, seen
 from ..statespace import StateSpace
 from ..watch import CERTIFICATE
 from .command import command_of
-from .record import by_name, git_state, versions
+from .record import by_name, git_state, unknown_in, versions
 
 if TYPE_CHECKING:
     from .result import Run
@@ -61,18 +61,22 @@ def subject_from(header: Mapping[str, Any], history: list[dict[str, Any]], name:
         seconds=np.array([line["seconds"] for line in history], float),
         metrics=metrics,
         certificates=by_name(certificates),
-        remarks=tuple(_remarks(metrics)),
+        remarks=tuple(_remarks(metrics, unknown_in(history))),
     )
 
 
-def _remarks(metrics: Mapping[str, Float[np.ndarray, "lines seeds"]]) -> list[str]:
-    if not metrics or not (last := metrics["rejected"][-1]).any():
-        return []
-    by_seed = ", ".join(f"{count:.0f}" for count in last)
-    return [
-        f"{last.sum():.0f} steps were rejected, because they would have made parameters infinite "
-        f"or NaN; by seed: {by_seed}."
-    ]
+def _remarks(
+    metrics: Mapping[str, Float[np.ndarray, "lines seeds"]], unknown: Mapping[str, int]
+) -> Iterator[str]:
+    if metrics and (last := metrics["rejected"][-1]).any():
+        by_seed = ", ".join(f"{count:.0f}" for count in last)
+        yield (
+            f"{last.sum():.0f} steps were rejected, because they would have made parameters "
+            f"infinite or NaN; by seed: {by_seed}."
+        )
+    if unknown:
+        by_name = ", ".join(f"{name} {count:,}" for name, count in sorted(unknown.items()))
+        yield f"{sum(unknown.values()):,} numbers of the record are NaN; by name: {by_name}."
 
 
 def _from_law(space: StateSpace, law: Law) -> Table:

@@ -19,7 +19,7 @@ from ..policies import Flow
 from ..sampling import draw_objects
 from ..statespace import StateSpace, require_space
 from ..watch import CERTIFICATE
-from .record import by_name
+from .record import by_name, unknown_in
 from .setup import Setup
 
 
@@ -63,6 +63,11 @@ class Run:
         NaN where a line has no such number: a watcher may look less often than others.
         """
         return by_name(self.history)
+
+    @property
+    def unknown(self) -> dict[str, int]:
+        """How many numbers of the record are NaN, by name, of those that have any."""
+        return unknown_in(self.history)
 
     @property
     def certificates(self) -> dict[str, np.ndarray]:

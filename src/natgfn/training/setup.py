@@ -12,6 +12,7 @@ from ..algorithm import Algorithm, TrainState, stack_seeds
 from ..envs import AbstractEnv, Assignments
 from ..errors import require_whole
 from ..graphical import separators, width
+from ..memory import require_memory
 from ..objectives import AbstractObjective, TrajectoryBalance
 from ..optim import AbstractRule, Natural, SampleSpace
 from ..policies import (
@@ -98,7 +99,7 @@ class Setup(eqx.Module):
         for name in ("batch", "updates", "seeds", "max_states", "evaluate_every"):
             if (value := getattr(self, name)) is not None:
                 require_whole(name, value, 1)
-        require_whole("seed", self.seed, 0)
+        require_whole("seed", self.seed, 0, SEEDS - 1)
         if self.seed + self.seeds > SEEDS:
             raise ValueError(f"seed must be below 2^32, all seeds of a run, got {self.seed}")
         if not np.isfinite(self.log_z):
@@ -152,6 +153,7 @@ def decide(setup: Setup) -> tuple[Setup, str]:
         ValueError: the environment is not sound, or has more states than may be listed although
             `enumerate` insists, or an object of reward zero.
     """
+    _require_room_for_a_state(setup.env)
     env, size = _listed(setup)
     policy = setup.policy or usual_design(env, setup.updates * setup.batch)
     rule, source, watch = setup.rule, setup.source, setup.watch
@@ -174,10 +176,52 @@ def decide(setup: Setup) -> tuple[Setup, str]:
         enumerate=isinstance(env, StateSpace),
         evaluate_every=setup.evaluate_every or _usual_interval(setup, env, watch),
     )
+    _require_room(decided)
     parts = (type(policy).__name__, type(rule).__name__, *(type(w).__name__ for w in watch))
     if isinstance(policy, ContextTable | ContextMLP) and policy.size is not None:
         size += f", at most {policy.size} of them seen"
     return decided, f"{size}; policy {parts[0]}, rule {parts[1]}, watched by {', '.join(parts[2:])}"
+
+
+def _require_room_for_a_state(env: AbstractEnv) -> None:
+    """Of an environment that may not be enumerated: all children of a state are made at once."""
+    if not isinstance(env, StateSpace):
+        name, actions = type(env).__name__, int(env.num_actions)
+        children = actions * _bytes(jax.eval_shape(env.init))
+        require_memory(f"{name}: the {actions:,} children of a state", children, "make it smaller")
+
+
+def _require_room(setup: Setup) -> None:
+    """The least that a decided setup takes: trajectories, and the states of all seeds."""
+    env, watch = setup.env, setup.watch or ()
+    num, steps = max(setup.batch, *(w.draws for w in watch), 0), int(env.max_steps)
+    each = _bytes(jax.eval_shape(env.init)) + _ACTION
+    require_memory(
+        f"{num:,} trajectories of up to {steps:,} steps",
+        num * steps * each,
+        "lower batch, or draw fewer for metrics, as in watch=[{name='Sampled', num=32}]",
+    )
+    if setup.rule is not None and setup.rule.whole:
+        gram = _NUMBER * setup.batch**2
+        require_memory(f"the Gram matrix of batch={setup.batch:,}", gram, "lower batch")
+    algorithm = setup.algorithm()
+    try:
+        state = eqx.filter_eval_shape(lambda: algorithm.init(setup.flow(setup.seed), setup.seed))
+    except jax.errors.JAXTypeError:  # a part of your own that needs numbers, and is not estimated
+        return
+    require_memory(
+        f"the parameters and memory of {setup.seeds:,} seeds",
+        setup.seeds * _bytes(state),
+        "take fewer seeds, a smaller policy or a smaller capacity",
+    )
+
+
+_NUMBER, _ACTION = 4, 9
+"""Bytes of a number, and of a draw with the action that it gives and whether that counts."""
+
+
+def _bytes(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree) if hasattr(x, "dtype"))
 
 
 def _usual_interval(setup: Setup, env: AbstractEnv, watch: tuple[AbstractWatcher, ...]) -> int:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ..algorithm import TrainState
+from ..algorithm import TrainState, all_finite
 from ..errors import NatgfnError
 from ..watch import Line
 from . import checkpoint
+from .files import earlier_of
 from .record import Record, arrays_of, digest
 from .setup import Setup
 
@@ -25,6 +26,10 @@ ARRAYS = "arrays.npz"
 """The file of a run's folder with the arrays of its environment."""
 
 
+class InUse(NatgfnError):
+    """Another process has the folder of a run."""
+
+
 class Store:
     """Where a run is kept."""
 
@@ -33,19 +38,40 @@ class Store:
         self.arrays = arrays_of(setup.env)
         self.record, self.checkpoint = Record(folder / RECORD), folder / CHECKPOINT
 
-    def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[Line]]:
-        """The last checkpoint and the lines up to it, or `states` and none."""
-        if self.checkpoint.exists():
+    def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[Line], str]:
+        """The last good checkpoint, the lines up to it, and a remark; or `states` and none."""
+        if has_checkpoint(self.folder):
             if not resume:
                 raise NatgfnError(
                     f"{self.folder} already holds a run: resume it, or choose another folder"
                 )
-            states = checkpoint.load(self.checkpoint, states, self.configuration)
-            return states, self.record.rewind(int(states.step[0]))
+            states, remark = self.last(states)
+            if remark:  # the next checkpoint must not take the place of the good one
+                earlier_of(self.checkpoint).replace(self.checkpoint)
+            return states, self.record.rewind(int(states.step[0])), remark
         if self.arrays:
             checkpoint.write(self.folder / ARRAYS, self.arrays)
         self.record.start(self.configuration)
-        return states, []
+        return states, [], ""
+
+    def last(self, like: TrainState) -> tuple[TrainState, str]:
+        """The last good checkpoint, and a remark if it is not the last one that was written."""
+        try:
+            return self._load(self.checkpoint, like), ""
+        except checkpoint.Damaged as error:
+            earlier = earlier_of(self.checkpoint)
+            if not earlier.exists():
+                raise
+            states = self._load(earlier, like)
+            return states, f"{error}; going on from the one before, update {states.step[0]}"
+
+    def _load(self, path: Path, like: TrainState) -> TrainState:
+        states = checkpoint.load(path, like, self.configuration)
+        if not all_finite(states):
+            raise checkpoint.Damaged(
+                f"{path} holds numbers that are not finite, which natgfn never writes"
+            )
+        return states
 
     def keep(self, states: TrainState, line: Line, *, snapshot: bool) -> None:
         if snapshot:
@@ -54,7 +80,13 @@ class Store:
             checkpoint.save(kept, states, self.configuration)
         # The record first: a crash in between leaves a line too many, which `rewind` drops.
         self.record.append(line)
-        checkpoint.save(self.checkpoint, states, self.configuration)
+        checkpoint.save(self.checkpoint, states, self.configuration, earlier=True)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run has been kept in a folder, whole or damaged."""
+    path = folder / CHECKPOINT
+    return path.exists() or earlier_of(path).exists()
 
 
 @contextmanager
@@ -68,7 +100,7 @@ def locked(folder: Path | None) -> Iterator[None]:
         lock = FileLock(folder / "lock", blocking=False)
         lock.acquire()
     except Timeout as error:
-        raise NatgfnError(
+        raise InUse(
             f"{folder} is in use by another process: wait until it has ended, or choose another "
             "folder"
         ) from error

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeAlias
 import equinox as eqx
 
 from ..algorithm import Algorithm, TrainState
+from ..errors import require_whole
 
 Line: TypeAlias = dict[str, Any]
 """Of a record: `step`, `seconds`, and numbers by name, a list with one for each seed, or a
@@ -24,6 +25,11 @@ class AbstractWatcher(eqx.Module):
     keeps: ClassVar[bool] = False
     """Whether the whole state of the run is kept on disk at each look."""
 
+    @property
+    def draws(self) -> int:
+        """How many trajectories a look draws together."""
+        return 0
+
     @abstractmethod
     def __call__(self, algorithm: Algorithm, states: TrainState) -> Line:
         """Numbers by name, for the record."""
@@ -34,5 +40,5 @@ class AbstractWatcher(eqx.Module):
 
 
 def check_every(every: int | None) -> None:
-    if every is not None and every < 1:
-        raise ValueError(f"every must be at least 1, got {every}")
+    if every is not None:
+        require_whole("every", every, 1)

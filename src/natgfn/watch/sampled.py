@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from ..algorithm import Algorithm, TrainState, discovered, of_seed
+from ..errors import require_whole
 from ..metrics import eubo, sampled_metrics
 from ..sampling import Buffer
 from .base import AbstractWatcher, Line, check_every
@@ -40,8 +41,11 @@ class Sampled(AbstractWatcher):
     def __check_init__(self):
         check_every(self.every)
         for name, least in {"num": 2, "test": 1, "paths": 1, "top": 1}.items():
-            if (value := getattr(self, name)) < least:
-                raise ValueError(f"{name} must be at least {least}, got {value}")
+            require_whole(name, getattr(self, name), least)
+
+    @property
+    def draws(self) -> int:
+        return self.num
 
     def __call__(self, algorithm: Algorithm, states: TrainState) -> Line:
         seeds = [self.of(algorithm, of_seed(states, seed)) for seed in range(len(states.step))]
