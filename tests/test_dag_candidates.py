@@ -123,7 +123,7 @@ def test_float32_is_good_to_a_thousandth(case: Candidates):
 
 def test_the_environment_keeps_its_promises(case: Candidates):
     findings = check_environment(case.env)
-    assert len(findings) == 11
+    assert len(findings) == 13
     assert all(finding.ok is not False for finding in findings), findings
 
 

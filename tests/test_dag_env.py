@@ -90,7 +90,7 @@ def test_constraints_leave_exactly_the_allowed_graphs():
 
 def test_the_environment_keeps_its_promises():
     findings = check_environment(Dags(constrained()))
-    assert len(findings) == 11
+    assert len(findings) == 13
     assert all(finding.ok is not False for finding in findings)
 
 

@@ -133,7 +133,7 @@ def test_single_precision_keeps_the_digits_of_the_floor():
 
 def test_environment_keeps_its_promises(env):
     findings = check_environment(env)
-    assert len(findings) == 11
+    assert len(findings) == 13
     assert all(finding.ok for finding in findings), [f for f in findings if not f.ok]
     assert max(len(path.actions) for path in explore(env).paths) == env.max_steps
 

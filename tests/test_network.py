@@ -371,10 +371,10 @@ def test_a_network_resumes_bit_by_bit(run, tmp_path):
     options = OPTIONS | {"updates": 300, "evaluate_every": 60, "out": tmp_path / "stopped"}
     saved, save = [], checkpoint.save
 
-    def failing(*args):
+    def failing(*args, **options):
         if len(saved) == 3:
             raise NatgfnError("stopped here")
-        saved.append(save(*args))
+        saved.append(save(*args, **options))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", failing)
