@@ -67,14 +67,14 @@ def target() -> Candidates:
 @pytest.fixture(scope="module")
 def trained(target: Candidates) -> tuple[Candidates, Run]:
     """A short training on root partitions."""
-    options = {"updates": 400, "batch": 64, "seed": 0, "seeds": 2, "steps": 3_000}
-    setup = wide_setup(target, Network(32, 1), None, **options)
+    options = {"updates": 1_500, "batch": 64, "seed": 0, "seeds": 2, "steps": 3_000}
+    setup = wide_setup(target, Network(64, 2), None, **options)
     return target, run(setup, progress=False)
 
 
 @pytest.fixture(scope="module")
 def evidence(target: Candidates) -> ChainPosterior:
-    return run_chains(target, sweeps=1_000, ladders=4, rungs=4, seed=7, progress=False)
+    return run_chains(target, sweeps=12_000, ladders=6, rungs=4, seed=7, progress=False)
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_short_training_on_partitions(trained, evidence: ChainPosterior):
     found = posterior_of(run, target, NAMES, 10_000)
     exact = exact_posterior(target.weights.data, prior=Prior(max_parents=3))
     errors = found.errors(exact)
-    assert errors["largest_error_of_a_marginal"] < 0.15
+    assert errors["largest_error_of_a_marginal"] < 0.05
     assert errors["largest_error_of_a_corrected_marginal"] < 0.05
     assert abs(errors["log_z_error"]) < 0.1
     verdict, numbers = judge(found, evidence)
@@ -109,8 +109,10 @@ def collapsed(found: SampledPosterior) -> SampledPosterior:
 @pytest.mark.trains
 def test_a_sampler_that_lost_a_mode_is_not_to_be_used(trained, evidence: ChainPosterior):
     target, run = trained
-    found = collapsed(posterior_of(run, target, NAMES, 10_000))
-    assert found.quality()["effective_sample_share"] > 0.5
+    whole = posterior_of(run, target, NAMES, 10_000)
+    found = collapsed(whole)
+    before, after = (x.quality()["effective_sample_share"] for x in (whole, found))
+    assert after > before / 2  # it does not notice
     verdict, _ = judge(found, evidence)
     assert verdict.word == "do not use yet"
     assert "from independent chains" in verdict.why[0]
@@ -145,7 +147,8 @@ class Sharpened(AbstractPolicy):
         return self.policy.learned(state) + self.by * self.policy(state)
 
 
-def test_chains_that_have_not_met_are_no_evidence(evidence: ChainPosterior):
+def test_chains_that_have_not_met_are_no_evidence(target: Candidates):
+    evidence = run_chains(target, sweeps=1_000, ladders=4, rungs=4, seed=7, progress=False)
     edges = evidence.edges.copy()
     edges[0, :, 0, 1] += 0.3
     apart = replace(evidence, edges=edges, squares=edges**2)
