@@ -28,7 +28,7 @@ from . import graphs as of_graphs
 from .data import Data
 from .priors import Prior, power_of
 from .scores import AbstractScore
-from .subsets import indicators, subset_totals
+from .subsets import indicators, log_sums_over_subsets, subset_totals
 
 MOST = 64
 """Variables: sets of them are the bits of a number."""
@@ -176,9 +176,7 @@ class Candidates(eqx.Module):
         there = np.concatenate([~none, before[:, others]], axis=1)
         met = np.concatenate([none, last[:, others]], axis=1) | ~before.any(axis=1, keepdims=True)
         sums = self.env.log_weights[child].copy()
-        for stride in bits:
-            pairs = sums.reshape(len(sums), -1, 2, stride)
-            np.logaddexp(pairs[:, :, 0], pairs[:, :, 1], out=pairs[:, :, 1])
+        log_sums_over_subsets(sums)
         logs = np.where(
             met, sums[:, inside].T, _log_minus(sums[:, inside], sums[:, inside & ~meets]).T
         )
