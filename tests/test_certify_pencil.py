@@ -15,7 +15,9 @@ from jax.flatten_util import ravel_pytree
 from oracles import float64
 
 import natgfn as ng
-from natgfn.certify.pencil import Root, fisher_root, nystrom, relative_error_estimate
+from natgfn.certify.inverses import nystrom
+from natgfn.certify.operators import Root, fisher_root
+from natgfn.certify.pencil import relative_error_estimate
 from natgfn.certify.surrogate import coupling, pencil_eigenvalues, relative_error
 from natgfn.fisher import Fisher, Occupancy
 from natgfn.occupancy import Exact

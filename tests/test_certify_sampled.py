@@ -16,13 +16,9 @@ import natgfn as ng
 from natgfn.algorithm import Algorithm, stack_seeds
 from natgfn.certify import Effort, certificate
 from natgfn.certify.conditioning import directional_floor
-from natgfn.certify.pencil import (
-    Products,
-    extreme_pairs,
-    nystrom,
-    random_rows,
-    visits_product,
-)
+from natgfn.certify.inverses import nystrom
+from natgfn.certify.operators import random_rows, visits_product
+from natgfn.certify.pencil import Products, extreme_pairs
 from natgfn.certify.policy import _CERTIFY, certify_states, reference_of
 from natgfn.certify.sampled import _floor, halves, sampled_fisher
 from natgfn.fisher import Fisher, Occupancy

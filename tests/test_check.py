@@ -13,7 +13,8 @@ from unnormalised_backward import UnnormalisedBackward
 
 import natgfn as ng
 from examples.own_environment import Knapsack
-from natgfn.check import _Case, check_environment
+from natgfn.check import check_environment
+from natgfn.check.case import Case
 from natgfn.envs import AbstractEnv, Hypergrid, Triangles
 from natgfn.policies import UniformPolicy
 from natgfn.sampling import OnPolicy, rollout
@@ -305,7 +306,7 @@ def test_each_mistake_is_found_on_a_sample(kind: type[AbstractEnv]):
     assert re.search(LARGE_MISTAKES[kind], failed[0]), failed[0]
 
 
-def test_a_sample_has_edges_of_the_environment_and_no_others(monkeypatch: pytest.MonkeyPatch):
+def test_a_sample_has_edges_of_the_environment_and_no_others():
     """Against the enumeration: all edges out of the states on trajectories, or some of them."""
     env = Subsets()
     space = enumerate_states(env)
@@ -316,8 +317,7 @@ def test_a_sample_has_edges_of_the_environment_and_no_others(monkeypatch: pytest
     number = {name: i for i, name in enumerate(names(space.states))}
     paths = rollout(env, UniformPolicy(4), OnPolicy(), 200, key=jax.random.key(0))
     for most in (10**6, 20):
-        monkeypatch.setattr("natgfn.check._EDGES", most)
-        case = _Case.along(env, paths)
+        case = Case.along(env, paths, edges=most)
         here = [number[name] for name in names(case.states)]
         edges = zip(case.source, case.action, case.target, strict=True)
         found = [(here[s], int(a), here[t]) for s, a, t in edges]

@@ -623,10 +623,10 @@ def test_a_run_that_stopped_goes_on_as_if_it_had_not(tmp_path, source):
     train("whole")
     saves, save = iter(range(2)), checkpoint.save
 
-    def failing(*args):
+    def failing(*args, **options):
         if next(saves, None) is None:
             raise NatgfnError("stopped here")
-        save(*args)
+        save(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", failing)

@@ -15,6 +15,10 @@ is exact, by messages; on the torus and on grids of 20 x 20, ELBO and divergence
 samples and the exact log Z, by elimination, and the EUBO and the marginals of the latter are judged
 by tempered chains, each with its noise: the standard error of the EUBO, and for the worst marginal
 what halves of draws and chains differ by.
+
+On the chain and the tree, what is left of the divergence is the rounding of single precision: the
+same trainings in double precision, the default's and that of sampled advantages, end within 1e-13
+of zero.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -17,9 +17,9 @@ from .effort import Effort as Effort
 from .evidence import Bound as Bound
 from .evidence import Evidence as Evidence
 from .evidence import Identity as Identity
+from .inverses import nystrom as nystrom
+from .operators import fisher_root as fisher_root
 from .pencil import Estimate as Estimate
-from .pencil import fisher_root as fisher_root
-from .pencil import nystrom as nystrom
 from .pencil import relative_error_estimate as relative_error_estimate
 from .policy import certificate as certificate
 from .policy import certify_states as certify_states

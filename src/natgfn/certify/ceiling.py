@@ -28,7 +28,9 @@ from jaxtyping import Array, Float, Int
 
 from ..fisher import Fisher, Occupancy, Scalar
 from ..policies import AbstractPolicy, masked_softmax
-from .pencil import Inverse, Pencil, Root
+from .inverses import Inverse
+from .operators import Root
+from .pencil import Pencil
 
 
 class Ceiling(NamedTuple):

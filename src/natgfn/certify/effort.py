@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from ..algorithm import Algorithm
 from ..policies import AbstractPolicy
 from ..statespace import StateSpace
-from .pencil import Metric
+from .inverses import Metric
 
 Vector: TypeAlias = Float[Array, " p"]
 Numbers: TypeAlias = dict[str, Float[Array, ""]]

@@ -20,128 +20,17 @@ compiled once.
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..fisher import Fisher, Occupancy, Scalar
-from .loops import one_by_one, repeat
-
-T = TypeVar("T")
-
-
-class Root(NamedTuple):
-    r"""An operator $F = R^\top R$ on flat vectors."""
-
-    forward: Callable[[Float[Array, " p"]], Float[Array, " n"]]
-    transpose: Callable[[Float[Array, " n"]], Float[Array, " p"]]
-    size: int
-    """$p$."""
-
-    def mv(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
-        return self.transpose(self.forward(x))
-
-    def norm(self, x: Float[Array, " p"], damping: Scalar) -> Float[Array, ""]:
-        r"""$\|x\|_{F + \lambda I}$."""
-        return jnp.sqrt(jnp.sum(self.forward(x) ** 2) + damping * jnp.sum(x**2))
-
-    def sketched(
-        self, sketch: Float[Array, "k p"]
-    ) -> tuple[Float[Array, "k k"], Float[Array, "k p"]]:
-        r"""$\Omega F \Omega^\top$ and $\Omega F$."""
-        # One by one: a batch of products through a network is slower than as many single ones.
-        rows = jax.lax.map(self.forward, sketch)
-        return rows @ rows.T, jax.lax.map(self.transpose, rows)
-
-
-class Product(NamedTuple):
-    r"""An operator $F \succeq 0$ on flat vectors, without a root."""
-
-    mv: Callable[[Float[Array, " p"]], Float[Array, " p"]]
-    size: int
-    """$p$."""
-
-    def norm(self, x: Float[Array, " p"], damping: Scalar) -> Float[Array, ""]:
-        r"""$\|x\|_{F + \lambda I}$."""
-        return jnp.sqrt(jnp.maximum(x @ self.mv(x), 0.0) + damping * jnp.sum(x**2))
-
-    def sketched(
-        self, sketch: Float[Array, "k p"]
-    ) -> tuple[Float[Array, "k k"], Float[Array, "k p"]]:
-        r"""$\Omega F \Omega^\top$ and $\Omega F$."""
-        product = one_by_one(self.mv, sketch)
-        core = sketch @ product.T
-        return (core + core.T) / 2, product
-
-
-def fisher_root(fisher: Fisher) -> Root:
-    """The Fisher of a policy on its flattened parameters, evaluated once."""
-    flat, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
-    line = fisher.linearise()
-    shape = jax.eval_shape(line.root, unravel(flat)).shape
-    return Root(
-        lambda x: line.root(unravel(x)).ravel(),
-        lambda y: ravel_pytree(line.transpose(y.reshape(shape)))[0],
-        flat.size,
-    )
-
-
-_BLOCK = 128
-"""Visits that are evaluated together: fewer waste less on padding, more are no faster."""
-_LOGITS = 2**18
-"""Logits of these together, where there are many actions: more do not fit into a cache."""
-
-
-def over_blocks(fisher: Fisher, add: Callable[[Fisher, T], T], start: T) -> T:
-    """Add up parts of a Fisher, a block of visits at a time, without those of weight zero.
-
-    Memory and time are those of the visits, not of the padding or of the number of actions.
-    """
-    occupancy, block = fisher.occupancy, max(min(_BLOCK, _LOGITS // fisher.env.num_actions), 1)
-    live = occupancy.weights != 0
-    count, size = jnp.sum(live), -(-live.size // block) * block
-    place = jnp.where(live, jnp.cumsum(live) - 1, size)
-    order = jnp.zeros(size, int).at[place].set(jnp.arange(live.size), mode="drop")
-    states, actions = jax.tree.map(lambda x: x[order], (occupancy.states, occupancy.actions))
-    weights = jnp.where(jnp.arange(size) < count, occupancy.weights[order], 0.0)
-    visits = Occupancy(states, weights, actions)
-
-    def add_block(i, total):
-        some = jax.tree.map(lambda y: jax.lax.dynamic_slice_in_dim(y, i * block, block), visits)
-        return add(Fisher(fisher.env, fisher.policy, some), total)
-
-    return jax.lax.fori_loop(0, -(-count // block), add_block, start)
-
-
-def visits_product(fisher: Fisher) -> Product:
-    """The Fisher of a policy on its flattened parameters; each product evaluates it again."""
-    leaves = jax.tree.leaves(eqx.filter(fisher.policy, eqx.is_inexact_array))
-    return Product(lambda x: _product(fisher, x), sum(leaf.size for leaf in leaves))
-
-
-@eqx.filter_jit
-def _product(fisher: Fisher, x: Float[Array, " p"]) -> Float[Array, " p"]:
-    _, unravel = ravel_pytree(eqx.filter(fisher.policy, eqx.is_inexact_array))
-    vector = unravel(x)
-    return over_blocks(
-        fisher, lambda part, total: total + ravel_pytree(part.mv(vector))[0], jnp.zeros_like(x)
-    )
-
-
-SOLVED = 1e-4
-"""The residual of a linear system that counts as solved, relative to its right-hand side."""
-
-
-class Metric(NamedTuple):
-    r"""A Fisher as an operator on flat parameters, and the inverse of it damped."""
-
-    root: Root | Product
-    solve: Callable[[Float[Array, " p"]], Float[Array, " p"]]
+from ..fisher import Scalar
+from .inverses import Inverse
+from .loops import repeat
+from .operators import Root
 
 
 class Pencil(NamedTuple):
@@ -258,101 +147,6 @@ class Estimate(NamedTuple):
     low: Float[Array, ""]
     """The smallest, which is never below -1."""
     iterations: Int[Array, ""]
-
-
-class Inverse(NamedTuple):
-    r"""Two stand-ins for $F_\lambda^{-1}$: `near` to search with, and `above` it in the order of
-    positive semidefinite matrices, to bound errors with."""
-
-    near: Callable[[Float[Array, " p"]], Float[Array, " p"]]
-    above: Callable[[Float[Array, " p"]], Float[Array, " p"]]
-
-
-class Nystrom(NamedTuple):
-    r"""$F_{nys} = U \mathrm{Diag}(\sigma) U^\top \preceq F$."""
-
-    vectors: Float[Array, "p k"]
-    values: Float[Array, " k"]
-
-    def inverse(self, damping: Scalar) -> Inverse:
-        """With the smallest value found for all that were not, or with none."""
-        return Inverse(
-            lambda x: self.solve(x, damping, self.values[-1]),
-            lambda x: self.solve(x, damping, 0.0),
-        )
-
-    def solve(
-        self, x: Float[Array, "... p"], damping: Scalar, tail: Scalar
-    ) -> Float[Array, "... p"]:
-        r"""$(F_{nys} + t (I - U U^\top) + \lambda I)^{-1} x$ for a `tail` $t$."""
-        inside = x @ self.vectors
-        scale = 1 / (self.values + damping) - 1 / (tail + damping)
-        return x / (tail + damping) + (inside * scale) @ self.vectors.T
-
-
-def nystrom(root: Root | Product, rank: int, key: PRNGKeyArray) -> Nystrom:
-    """Sketch an operator with `rank` products."""
-    rank = min(rank, root.size)
-    dtype = jax.eval_shape(root.mv, jnp.zeros(root.size)).dtype
-    # No orthogonalisation: with its own threads, LAPACK's competes with XLA's for the cores.
-    sketch = jax.random.normal(key, (rank, root.size), dtype) / jnp.sqrt(root.size)
-    core, product = root.sketched(sketch)
-    # A small shift keeps the factorisation safe, and is taken off again.
-    shift = (
-        jnp.sqrt(jnp.asarray(root.size, dtype)) * jnp.finfo(dtype).eps * jnp.linalg.norm(product)
-    )
-    values, turn = jnp.linalg.eigh(core + shift * sketch @ sketch.T)
-    tiny = jnp.finfo(dtype).eps * values[-1]
-    scale = jnp.where(values > tiny, 1 / jnp.sqrt(jnp.maximum(values, tiny)), 0.0)
-    half = (turn * scale).T @ (product + shift * sketch)
-    # Its singular values by the small Gram matrix: those that get lost are below the shift.
-    squares, turn = jnp.linalg.eigh(half @ half.T)
-    squares, turn = squares[::-1], turn[:, ::-1]
-    vectors = half.T @ turn / jnp.sqrt(jnp.maximum(squares, shift))
-    return Nystrom(vectors, jnp.maximum(squares - shift, 0.0))
-
-
-@eqx.filter_jit
-def random_rows(fisher: Fisher, num: int, key: PRNGKeyArray) -> Float[Array, "num p"]:
-    r"""Random rows $G$ with $\mathrm E\, G^\top G = F$, each for the price of one visit.
-
-    A row is that of a visit, picked by its weight: of covariance $J^\top C J$, given the visit.
-    """
-    pick_key, noise_key = jax.random.split(key)
-    visits, total = fisher.occupancy, jnp.sum(fisher.occupancy.weights)
-    picked = jax.random.choice(pick_key, visits.weights.size, (num,), p=visits.weights / total)
-    noise = jax.random.normal(noise_key, (num, 1, fisher.env.num_actions), total.dtype)
-
-    def row(state, noise):
-        alone = Occupancy(jax.tree.map(lambda x: x[None], state), (total / num)[None])
-        line = Fisher(fisher.env, fisher.policy, alone).linearise()
-        return ravel_pytree(line.transpose(noise))[0]
-
-    return jax.vmap(row)(jax.tree.map(lambda x: x[picked], visits.states), noise)
-
-
-def rows_inverse(rows: Float[Array, "num p"], damping: Scalar) -> Inverse:
-    r"""Of $G^\top G + \lambda I$, to search with; all that is above $F_\lambda^{-1}$ for certain
-    is $\lambda^{-1} I$."""
-    factor = jsl.cho_factor(rows @ rows.T + damping * jnp.eye(len(rows), dtype=rows.dtype))
-    return Inverse(
-        lambda x: (x - rows.T @ jsl.cho_solve(factor, rows @ x)) / damping,
-        lambda x: x / damping,
-    )
-
-
-def rows_rank(rows: Float[Array, "num p"], damping: Scalar) -> Float[Array, ""]:
-    r"""The effective rank of $G^\top G$; that of $\mathrm E\, G^\top G$ is not smaller than its
-    mean, as $x / (x + \lambda)$ is concave."""
-    values = jnp.maximum(jnp.linalg.eigvalsh(rows @ rows.T), 0.0)
-    return jnp.sum(values / (values + damping))
-
-
-def excess(rows: Float[Array, "num p"], inverse: Inverse) -> Float[Array, "2 p"]:
-    r"""The two vectors along which $G^\top G$ is largest beside $F_\lambda$, nearly."""
-    solved = jax.vmap(inverse.near)(rows)
-    _, vectors = jnp.linalg.eigh(rows @ solved.T)
-    return vectors[:, -2:].T[::-1] @ solved
 
 
 def relative_error_estimate(
@@ -479,33 +273,3 @@ def extreme_pairs(
 def _put(rows: Float[Array, "k n"], row: Float[Array, " n"], place: Int[Array, ""] | int):
     """A row into its place, without a copy of the others."""
     return rows.at[place].set(row)
-
-
-def conjugate_gradients(
-    root: Root | Product,
-    damping: Scalar,
-    iterations: int,
-    near: Callable[[Float[Array, " p"]], Float[Array, " p"]] = lambda x: x,
-) -> Callable[[Float[Array, " p"]], Float[Array, " p"]]:
-    r"""A solver of $F_\lambda x = b$ with so many products at most, preconditioned by `near`."""
-
-    def solve(b):
-        enough = SOLVED**2 * (b @ b)
-
-        def unfinished(carry):
-            _, r, _, _, done = carry
-            return (done < iterations) & (r @ r > enough)
-
-        def step(carry):
-            x, r, p, gamma, done = carry
-            product = root.mv(p) + damping * p
-            alpha = gamma / (p @ product)
-            x, r = x + alpha * p, r - alpha * product
-            z = near(r)
-            after = r @ z
-            return x, r, z + after / gamma * p, after, done + 1
-
-        z = near(b)
-        return repeat(unfinished, step, (jnp.zeros_like(b), b, z, b @ z, jnp.array(0)))[0]
-
-    return solve

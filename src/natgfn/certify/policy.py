@@ -40,20 +40,10 @@ from . import tabular
 from .ceiling import ceiling, shared_rows
 from .conditioning import directional_floor, promised_curvature
 from .effort import Effort, Look, Numbers, Vector
+from .inverses import SOLVED, Inverse, Metric, conjugate_gradients, nystrom
 from .loops import one_by_one
-from .pencil import (
-    SOLVED,
-    Estimate,
-    Inverse,
-    Metric,
-    Product,
-    Root,
-    conjugate_gradients,
-    extreme_pairs,
-    fisher_root,
-    nystrom,
-    relative_error_estimate,
-)
+from .operators import Product, Root, fisher_root
+from .pencil import Estimate, extreme_pairs, relative_error_estimate
 from .sampled import draw, layers, look_at_visits, sampled_fisher
 from .structured import errors_of
 from .surrogate import direction_limit

@@ -34,22 +34,10 @@ from ..policies import AbstractPolicy, Flow
 from ..sampling import OnPolicy, rollout
 from .conditioning import movement
 from .effort import Effort, Look, Vector
+from .inverses import Inverse, Metric, conjugate_gradients, excess, nystrom, rows_inverse, rows_rank
 from .loops import is_traced, one_by_one
-from .pencil import (
-    Inverse,
-    Metric,
-    Product,
-    Products,
-    conjugate_gradients,
-    excess,
-    extreme_pairs,
-    nystrom,
-    over_blocks,
-    random_rows,
-    rows_inverse,
-    rows_rank,
-    visits_product,
-)
+from .operators import Product, over_blocks, random_rows, visits_product
+from .pencil import Products, extreme_pairs
 
 
 class Drawn(NamedTuple):

@@ -14,7 +14,8 @@ from jaxtyping import Array, Float
 from ..fisher import Blocks, Fisher, Scalar
 from ..policies import Tabular
 from ..solvers import solve_covariance, solve_scores
-from .pencil import Metric, Root
+from .inverses import Metric
+from .operators import Root
 from .surrogate import relative_error as dense_relative_error
 
 

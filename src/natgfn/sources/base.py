@@ -19,9 +19,9 @@ class AbstractSource(eqx.Module):
     in_expectation: ClassVar[bool] = False
     """Whether an update is made of expectations (`objectives.expected`), without trajectories."""
 
-    @abstractmethod
     def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> PyTree:
-        """What it remembers before the first update."""
+        """What it remembers before the first update; nothing, unless a source says otherwise."""
+        return None
 
     def gather(
         self,
@@ -64,6 +64,6 @@ class AbstractSource(eqx.Module):
         weights = [jnp.where(fresh, x, 1.0) for x in (batch.weights, batch.omega)]
         return eqx.tree_at(lambda b: [b.weights, b.omega], batch, weights)
 
-    @abstractmethod
     def learn(self, env: AbstractEnv, batch: Batch, memory: PyTree, step: Int[Array, ""]) -> PyTree:
         """What it remembers after that update."""
+        return memory

@@ -3,7 +3,6 @@
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv
-from ..objectives import Batch
 from ..policies import Flow
 from ..sampling import AbstractProposal, Trajectories, rollout
 from .base import AbstractSource
@@ -11,9 +10,6 @@ from .base import AbstractSource
 
 class Fresh(AbstractSource):
     """New trajectories from the proposal for every update."""
-
-    def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> None:
-        return None
 
     def draw(
         self,
@@ -27,6 +23,3 @@ class Fresh(AbstractSource):
         key: PRNGKeyArray,
     ) -> Trajectories:
         return rollout(env, flow.forward, proposal, num, key=key, keep=True)
-
-    def learn(self, env: AbstractEnv, batch: Batch, memory: None, step: Int[Array, ""]) -> None:
-        return memory

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv, State
-from ..objectives import Batch
 from ..policies import Flow
 from ..sampling import AbstractProposal, Trajectories, rollback, rollout
 from .base import AbstractSource
@@ -22,9 +21,6 @@ class Known(AbstractSource):
     """
 
     objects: State
-
-    def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> None:
-        return None
 
     def draw(
         self,
@@ -48,6 +44,3 @@ class Known(AbstractSource):
 
     def is_fresh(self, memory: None, step: Int[Array, ""]) -> Bool[Array, ""]:
         return jnp.array(False)
-
-    def learn(self, env: AbstractEnv, batch: Batch, memory: None, step: Int[Array, ""]) -> None:
-        return memory

@@ -5,7 +5,6 @@ from typing import ClassVar, NoReturn
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv
-from ..objectives import Batch, Expected
 from ..policies import Flow
 from ..sampling import AbstractProposal
 from .base import AbstractSource
@@ -16,9 +15,6 @@ class Messages(AbstractSource):
     `envs.Assignments` (`objectives.expected`). Nothing is drawn, whatever the batch."""
 
     in_expectation: ClassVar[bool] = True
-
-    def init(self, env: AbstractEnv, flow: Flow, *, key: PRNGKeyArray) -> None:
-        return None
 
     def draw(
         self,
@@ -32,8 +28,3 @@ class Messages(AbstractSource):
         key: PRNGKeyArray,
     ) -> NoReturn:
         raise ValueError("sources.Messages draws no trajectories")
-
-    def learn(
-        self, env: AbstractEnv, batch: Batch | Expected, memory: None, step: Int[Array, ""]
-    ) -> None:
-        return memory
