@@ -32,6 +32,9 @@ from .sequences import AppendedSequences as AppendedSequences
 from .sequences import ExtendedSequences as ExtendedSequences
 from .sequences import FilledSequences as FilledSequences
 from .sequences import Sequence as Sequence
+from .subsets import AbstractSubsets as AbstractSubsets
+from .subsets import Subset as Subset
+from .subsets import Subsets as Subsets
 from .targets import AbstractTarget as AbstractTarget
 from .targets import Gaussians as Gaussians
 from .targets import Rings as Rings
