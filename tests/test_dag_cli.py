@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,11 +43,22 @@ def test_everything_is_written_and_agrees_with_the_enumeration():
     blankets = pd.read_csv("run/markov_blankets.csv", index_col=0).to_numpy()
     np.testing.assert_array_equal(blankets, blankets.T)
     assert Path("run/posterior.png").read_bytes().startswith(b"\x89PNG")
+    written = nx.get_edge_attributes(nx.read_graphml("run/posterior.graphml"), "probability")
+    assert len(written) == (expected >= 0.01).sum()
+    assert written["n0", "n2"] == pytest.approx(1)
+    assert f"n1 -> n2 [probability={written['n1', 'n2']!r}, label=" in Path("run/posterior.dot").read_text()
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["log_z_relative_to_empty"] == pytest.approx(log_z, abs=1e-10)
     assert summary["expected_edges"] == pytest.approx(expected.sum(), abs=1e-10)
     assert summary["expected_log_reward"] < summary["log_z_relative_to_empty"]
     assert summary["accuracy"] < 1e-12
+    best = dags[probabilities.argmax()]
+    named = ["->".join("abc"[end] for end in edge) for edge in np.argwhere(best)]
+    assert summary["most_probable_graph"]["edges"] == named == ["a->c", "b->c"]
+    assert summary["most_probable_graph"]["probability"] == pytest.approx(probabilities.max())
+    chosen = summary["most_probable_class"]
+    assert (chosen["one_way"], chosen["either_way"]) == (["a->c", "b->c"], [])
+    assert chosen["share_of_draws"] == pytest.approx(probabilities.max(), abs=0.025)
     assert summary["options"]["forbid"] == ["c->a"]
     assert summary["options"]["temperature"] == 2.0
     assert summary["options"]["max_parents"] == 2

@@ -34,6 +34,10 @@ _EVIDENCE = 2**21
 """Sets the seed of the chains that judge a sampler apart from those that it learns from."""
 
 
+_SHOWN = 0.01
+"""The least probability of an edge in the files for other programs."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A table and its target, as options of a command."""
@@ -385,8 +389,11 @@ def _write(
     summary: dict[str, Any],
     voice: Voice,
 ) -> dict[str, Any]:
-    """Tables, a summary, which is returned, and a picture; `samples` are for paths and blankets."""
-    from ..dag import graphs
+    """Tables, a summary, which is returned, and a picture.
+
+    Probabilities of paths and blankets, and classes, are those of `samples`.
+    """
+    from ..dag import graphs, write_dot, write_graphml
     from ..training import cell, versions
 
     frames = {
@@ -396,10 +403,33 @@ def _write(
     }
     for name, frame in frames.items():
         frame.rename(index=cell, columns=cell).to_csv(out / f"{name}.csv")
-    told = summary | {"versions": versions()}
+    for suffix, write in (("graphml", write_graphml), ("dot", write_dot)):
+        write(found.graph(_SHOWN), out / f"posterior.{suffix}")
+    told = summary | _best(found, samples) | {"versions": versions()}
     (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
     picture(voice, lambda: found.plot(out / "posterior.png"))
     return told
+
+
+def _best(found: "AbstractPosterior", samples: "np.ndarray") -> dict[str, Any]:
+    """The most probable graph, and the most probable Markov equivalence class among `samples`."""
+    import numpy as np
+
+    from ..dag import graphs
+
+    def spelt(edges: np.ndarray, between: str) -> list[str]:
+        return [between.join(found.names[end] for end in edge) for edge in np.argwhere(edges)]
+
+    (graph,), (probability,) = found.top(1)
+    both, share = graphs.most_frequent_class(samples)
+    return {
+        "most_probable_graph": {"probability": float(probability), "edges": spelt(graph, "->")},
+        "most_probable_class": {
+            "share_of_draws": share,
+            "one_way": spelt(both & ~both.T, "->"),
+            "either_way": spelt(np.triu(both & both.T), "--"),
+        },
+    }
 
 
 def _law(found: "ExactPosterior | SampledPosterior") -> dict[str, float]:

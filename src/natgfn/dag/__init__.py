@@ -39,6 +39,9 @@ from .data import sachs as sachs
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve
+from .export import graph_of as graph_of
+from .export import write_dot as write_dot
+from .export import write_graphml as write_graphml
 from .fitting import TABULATED as TABULATED
 from .fitting import fit as fit
 from .fitting import fit_memory as fit_memory

@@ -113,9 +113,10 @@ class ChainPosterior(AbstractPosterior):
         return Partition(jnp.asarray(layers), jnp.asarray(layers.max(axis=1, initial=0)))
 
     def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
-        """The most frequent graphs among draws, and their share of these."""
-        graphs, times = np.unique(self.sample(SAMPLES), axis=0, return_counts=True)
-        best = np.argsort(-times, kind="stable")[:count]
+        """The most frequent graphs among draws, equals by weight, and their share of these."""
+        drawn, logs = self.draw(SAMPLES)
+        graphs, first, times = np.unique(drawn, axis=0, return_index=True, return_counts=True)
+        best = np.lexsort((-logs[first], -times))[:count]
         return graphs[best], times[best] / SAMPLES
 
     @property

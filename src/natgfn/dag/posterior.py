@@ -2,13 +2,18 @@
 
 from abc import abstractmethod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from . import graphs
+from .export import graph_of
+
+if TYPE_CHECKING:
+    import networkx
 
 SAMPLES = 10_000
 """For probabilities that are not sums over parent sets: a standard error of at most 0.005."""
@@ -32,6 +37,17 @@ class AbstractPosterior(eqx.Module):
     def top(self, count: int) -> tuple[Int[np.ndarray, "k d d"], Float[np.ndarray, " k"]]:
         """The most probable graphs, and their probabilities."""
 
+    def top_class(
+        self, *, samples: int = SAMPLES, seed: int = 0
+    ) -> tuple[Bool[np.ndarray, "d d"], float]:
+        """The most frequent Markov equivalence class among draws, and its share of these.
+
+        Graphs of a class have the same conditional independencies, which is all that observations
+        can tell of them. An edge that all of them have in one direction has that; any other has
+        both.
+        """
+        return graphs.most_frequent_class(self.sample(samples, seed=seed))
+
     def ancestors(self, *, samples: int = SAMPLES, seed: int = 0) -> pd.DataFrame:
         """The probability that a directed path leads from one variable to another."""
         return self.frame(graphs.ancestors(self.sample(samples, seed=seed)).mean(axis=0))
@@ -51,6 +67,10 @@ class AbstractPosterior(eqx.Module):
     def expected_edges(self) -> float:
         """$E|G|$."""
         return float(self.edge_marginals.to_numpy().sum())
+
+    def graph(self, threshold: float = 0.5) -> "networkx.DiGraph":
+        """The edges at least this probable, for networkx, each with its `probability`."""
+        return graph_of(self.edge_marginals, threshold)
 
     def plot(self, path: str | Path) -> Path:
         """Draw the probabilities of edges, as a table and as a graph."""
