@@ -43,10 +43,18 @@ def test_everything_is_written_and_agrees_with_the_enumeration():
     blankets = pd.read_csv("run/markov_blankets.csv", index_col=0).to_numpy()
     np.testing.assert_array_equal(blankets, blankets.T)
     assert Path("run/posterior.png").read_bytes().startswith(b"\x89PNG")
+    effects = pd.read_csv("run/effects.csv")
+    assert list(effects.columns) == ["cause", "effect", "probability", "mean", "low", "high"]
+    known = effects[(effects["cause"] == "a") & (effects["effect"] == "c")].iloc[0]
+    assert known["probability"] == 1
+    assert known["low"] < 1 < known["high"]  # of logarithms, as it was simulated
     written = nx.get_edge_attributes(nx.read_graphml("run/posterior.graphml"), "probability")
     assert len(written) == (expected >= 0.01).sum()
     assert written["n0", "n2"] == pytest.approx(1)
-    assert f"n1 -> n2 [probability={written['n1', 'n2']!r}, label=" in Path("run/posterior.dot").read_text()
+    assert (
+        f"n1 -> n2 [probability={written['n1', 'n2']!r}, label="
+        in Path("run/posterior.dot").read_text()
+    )
     summary = json.loads(Path("run/summary.json").read_text())
     assert summary["log_z_relative_to_empty"] == pytest.approx(log_z, abs=1e-10)
     assert summary["expected_edges"] == pytest.approx(expected.sum(), abs=1e-10)
@@ -84,6 +92,7 @@ def test_discrete_data():
     edges = pd.read_csv("dag/edge_marginals.csv", index_col=0)
     assert edges.loc["a", "b"] == pytest.approx(edges.loc["b", "a"], abs=1e-12)
     assert json.loads(Path("dag/summary.json").read_text())["options"]["score"] == "BDeu"
+    assert not Path("dag/effects.csv").exists()
 
 
 @pytest.mark.parametrize(

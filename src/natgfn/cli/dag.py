@@ -140,7 +140,7 @@ def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     verdict = Verdict("exact", (f"all graphs were summed over, to {found.accuracy:.0e}",))
     about |= {"verdict": verdict._asdict()}
     about |= case.summary(table) | {"command": spelled("dag exact", case, {"out": out})}
-    told = _write(out, found, found.sample(SAMPLES), _law(found) | about, voice)
+    told = _write(out, found, found.sample(SAMPLES), _law(found) | about, table, voice)
     voice.say(
         _headline(found),
         f"edges, paths, Markov blankets and a picture are in {out}",
@@ -189,7 +189,7 @@ def chains(
     about["options"] |= own
     about["command"] = spelled("dag chains", case, own | {"samples": samples, "out": out})
     _keep_samples(out, graphs, log_rewards, found.names)
-    told = _write(out, found, graphs, about, voice)
+    told = _write(out, found, graphs, about, table, voice)
     voice.say(
         f"E|G| {found.expected_edges:.4g}, E[log R] {log_rewards.mean():.6g}; "
         f"R-hat {about['quality']['largest_r_hat']:.3f} at most",
@@ -299,7 +299,7 @@ def _fit(
     about["command"] = spelled("dag fit", case, own | {"out": out})
     draws = found.draws
     _keep_samples(out, draws.graphs, draws.log_rewards, found.names, draws.log_weights)
-    told = _write(out, found, draws.graphs, _law(found) | summary | about, voice)
+    told = _write(out, found, draws.graphs, _law(found) | summary | about, table, voice)
     voice.say(
         *_how_it_went(found, summary),
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
@@ -387,13 +387,14 @@ def _write(
     found: "AbstractPosterior",
     samples: "np.ndarray",
     summary: dict[str, Any],
+    table: "Data",
     voice: Voice,
 ) -> dict[str, Any]:
     """Tables, a summary, which is returned, and a picture.
 
-    Probabilities of paths and blankets, and classes, are those of `samples`.
+    Probabilities of paths and blankets, classes and effects are those of `samples`.
     """
-    from ..dag import graphs, write_dot, write_graphml
+    from ..dag import effects_of, graphs, write_dot, write_graphml
     from ..training import cell, versions
 
     frames = {
@@ -407,6 +408,11 @@ def _write(
         write(found.graph(_SHOWN), out / f"posterior.{suffix}")
     told = summary | _best(found, samples) | {"versions": versions()}
     (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
+    if not table.discrete:
+        effects = effects_of(samples, table).tidy()
+        for end in ("cause", "effect"):
+            effects[end] = effects[end].map(cell)
+        effects.to_csv(out / "effects.csv", index=False)
     picture(voice, lambda: found.plot(out / "posterior.png"))
     return told
 

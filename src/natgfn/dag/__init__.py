@@ -10,7 +10,8 @@
 
     found.edge_marginals                   # DataFrame: row is source, column is target
     found.sample(1000), found.top(10)      # adjacency matrices
-    found.ancestors(), found.markov_blanket("Erk"), found.plot("posterior.png")
+    found.ancestors(), found.markov_blanket("Erk"), found.effects(table), found.graph(0.5)
+    found.plot("posterior.png")
 
 `data` checks a table, `scores` says how well a child's data fit its parents, `priors` adds what
 is known and gives the local log-weights of a law over graphs, and `exact` solves that law:
@@ -36,6 +37,8 @@ from .data import adjacency as adjacency
 from .data import load as load
 from .data import read_csv as read_csv
 from .data import sachs as sachs
+from .effects import Effects as Effects
+from .effects import effects_of as effects_of
 from .exact import ExactPosterior as ExactPosterior
 from .exact import exact_posterior as exact_posterior
 from .exact import solve as solve

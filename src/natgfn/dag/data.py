@@ -42,11 +42,14 @@ class Data(eqx.Module):
         names: of the variables.
         values: numbers, or the numbers of levels, from 0, where the data are discrete.
         discrete: whether they are.
+        scale: the unit of each column of the values, in the unit of the table (of its logarithms,
+            if these were taken), where it was standardised.
     """
 
     names: tuple[str, ...]
     values: Num[np.ndarray, "rows d"]
     discrete: bool = False
+    scale: Float[np.ndarray, " d"] | None = None
 
     def __check_init__(self):
         rows, count = self.values.shape
@@ -142,8 +145,11 @@ def load(
                 )
         return checked
     # By a power of two, which rounds nothing: squares are neither infinite nor zero.
-    values = np.ldexp(values, -np.frexp(np.abs(values).max(axis=0))[1])
-    return Data(names, (values - values.mean(axis=0)) / values.std(axis=0))
+    power = np.frexp(np.abs(values).max(axis=0))[1]
+    values = np.ldexp(values, -power)
+    deviation = values.std(axis=0)
+    scale = np.ldexp(deviation, power)
+    return Data(names, (values - values.mean(axis=0)) / deviation, scale=scale)
 
 
 def sachs() -> pd.DataFrame:

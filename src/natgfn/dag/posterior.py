@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
 import numpy as np
@@ -10,7 +10,10 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from . import graphs
+from .data import Data
+from .effects import Effects, effects_of
 from .export import graph_of
+from .scores import AbstractScore
 
 if TYPE_CHECKING:
     import networkx
@@ -62,6 +65,29 @@ class AbstractPosterior(eqx.Module):
             raise ValueError(f"no variable {name!r}: expected one of {', '.join(self.names)}")
         blankets = self.markov_blankets(samples=samples, seed=seed).to_dict()
         return pd.Series(blankets[name], name=name).drop(name)
+
+    def effects(
+        self,
+        data: Data,
+        score: AbstractScore | Literal["bge"] | None = None,
+        *,
+        samples: int = SAMPLES,
+        seed: int = 0,
+    ) -> Effects:
+        """Average causal effects, and the probability that there is one, over draws of graphs.
+
+        Args:
+            data: the table that the posterior is of, as `load` prepares it; continuous.
+            score: the `BGe` that it was found with, if it had other parameters than the default.
+            samples: graphs that are drawn, with one draw of coefficients each.
+            seed: of all draws.
+        """
+        if data.names != self.names:
+            raise ValueError(
+                f"expected a table with the columns {', '.join(self.names)}, got "
+                f"{', '.join(data.names)}"
+            )
+        return effects_of(self.sample(samples, seed=seed), data, score, seed=seed)
 
     @property
     def expected_edges(self) -> float:
