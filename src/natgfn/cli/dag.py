@@ -64,6 +64,13 @@ class Case:
         float | None, typer.Option(help="For each edge; 0, or 0.5 at temperature paper.")
     ] = None
     max_parents: Annotated[int | None, typer.Option(help="The most parents of a variable.")] = None
+    interventions: Annotated[
+        Path | None,
+        typer.Option(
+            help="A CSV file of one column: for each row, the variables that were set from "
+            "outside, separated by semicolons."
+        ),
+    ] = None
 
     def table(self) -> "Data":
         from .. import dag
@@ -74,6 +81,7 @@ class Case:
             discrete=self.discrete,
             log=self.log,
             standardise=self.standardise,
+            interventions=self.interventions,
         )
 
     def prior(self) -> "Prior":
@@ -111,6 +119,7 @@ class Case:
             "max_parents": prior.max_parents,
             "require": ["->".join(edge) for edge in prior.require],
             "forbid": ["->".join(edge) for edge in prior.forbid],
+            "interventions": None if self.interventions is None else str(self.interventions),
         }
         return {"rows": len(table.values), "variables": list(table.names), "options": options}
 
@@ -233,7 +242,8 @@ def resume_fit(folder: Path, voice: Voice) -> None:
     try:
         told = json.loads((folder / DAG_FIT).read_text())
         case, own = told["case"], told["own"]
-        case = Case(**case | {"data": Path(case["data"])})
+        files = {name: case.get(name) for name in ("data", "interventions")}
+        case = Case(**case | {name: path and Path(path) for name, path in files.items()})
     except (ValueError, KeyError, TypeError) as error:
         raise NatgfnError(f"{folder / DAG_FIT} does not describe a fit: {error}") from error
     _fit(case, folder, voice, **own, resume=True)
@@ -266,6 +276,7 @@ def _fit(
     if not resume:
         told = asdict(case)
         told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
+        told["interventions"] = case.interventions and str(case.interventions.absolute())
         remember(out / DAG_FIT, {"case": told, "own": own})
     started = time.perf_counter()
     target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
@@ -379,7 +390,8 @@ def _rule(text: str) -> "AbstractRule | None":
 
 def _size(table: "Data") -> str:
     rows, count = table.values.shape
-    return f"{rows} rows, {count} variables"
+    some = 0 if table.intervened is None else int(table.intervened.any(axis=1).sum())
+    return f"{rows} rows, {count} variables" + (f", {some} rows with interventions" if some else "")
 
 
 def _write(

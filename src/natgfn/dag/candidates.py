@@ -76,10 +76,10 @@ class Weights(eqx.Module):
         bits = np.int64(1) << np.arange(self.size)
         sets, own = np.where(parents, bits, 0).sum(axis=1), bits[child]
         none = np.zeros(1, np.int64)
-        scores = self.score.log_marginals(self.data, sets | own)
-        scores -= self.score.log_marginals(self.data, sets)
-        scores -= self.score.log_marginals(self.data, none | own)
-        scores += self.score.log_marginals(self.data, none)
+        scores = self.score.log_marginals(self.data, sets | own, child)
+        scores -= self.score.log_marginals(self.data, sets, child)
+        scores -= self.score.log_marginals(self.data, none | own, child)
+        scores += self.score.log_marginals(self.data, none, child)
         found = self.power * scores + np.where(parents, odds[:, child], 0.0).sum(axis=1)
         allowed = ~parents[:, child] & np.all(parents[:, required[:, child]], axis=1)
         if self.prior.max_parents is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Bool, Float, Int, Num
 
 from ..errors import MissingExtra, NatgfnError
 
@@ -14,6 +14,8 @@ try:
     import pandas as pd
 except ModuleNotFoundError as error:
     raise MissingExtra(error, "dag") from error
+
+from .interventions import Interventions, mask_of
 
 Edge = tuple[str, str]
 """From a cause to its effect, by name."""
@@ -44,12 +46,14 @@ class Data(eqx.Module):
         discrete: whether they are.
         scale: the unit of each column of the values, in the unit of the table (of its logarithms,
             if these were taken), where it was standardised.
+        intervened: whether each variable was set from outside, in each row; nowhere if None.
     """
 
     names: tuple[str, ...]
     values: Num[np.ndarray, "rows d"]
     discrete: bool = False
     scale: Float[np.ndarray, " d"] | None = None
+    intervened: Bool[np.ndarray, "rows d"] | None = None
 
     def __check_init__(self):
         rows, count = self.values.shape
@@ -70,6 +74,18 @@ class Data(eqx.Module):
                 raise NatgfnError(
                     f"column {name!r} is constant and says nothing about other columns: remove it"
                 )
+        always = () if self.intervened is None else np.flatnonzero(np.all(self.intervened, axis=0))
+        for child in always:
+            raise NatgfnError(
+                f"{self.names[child]!r} was intervened on in every row, so none tells of its "
+                "causes: bring rows in which it was not"
+            )
+
+    def rows_of(self, child: int | None) -> Num[np.ndarray, "kept d"]:
+        """The values of the rows in which a child was not set from outside; of all, without one."""
+        if child is None or self.intervened is None:
+            return self.values
+        return self.values[~self.intervened[:, child]]
 
 
 def read_csv(path: str | Path) -> pd.DataFrame:
@@ -105,6 +121,7 @@ def load(
     discrete: bool = False,
     log: bool = False,
     standardise: bool = True,
+    interventions: Interventions | None = None,
 ) -> Data:
     """Check a table, and make of it what a score needs.
 
@@ -113,6 +130,8 @@ def load(
         discrete: whether values are levels without an order, text or numbers.
         log: whether to take natural logarithms first.
         standardise: whether to give each column mean 0 and variance 1 (with 1/N).
+        interventions: the variables that were set from outside in each row: a CSV file of one
+            column, such a column, or a matrix of bool (`interventions.mask_of`).
     """
     if isinstance(table, str | Path):
         table = read_csv(table)
@@ -122,11 +141,12 @@ def load(
     columns = [table.iloc[:, place] for place in range(len(names))]
     for name, column in zip(names, columns, strict=True):
         _check_present(name, column)
+    intervened = None if interventions is None else mask_of(interventions, names, len(table))
     if discrete:
         if log:
             raise NatgfnError("logarithms are for continuous data: drop --log or --discrete")
         codes = [_levels(name, column) for name, column in zip(names, columns, strict=True)]
-        return Data(names, np.stack(codes, axis=1), discrete=True)
+        return Data(names, np.stack(codes, axis=1), discrete=True, intervened=intervened)
     values = np.stack([_numbers(*pair) for pair in zip(names, columns, strict=True)], axis=1)
     if log:
         for name, column in zip(names, values.T, strict=True):
@@ -135,7 +155,7 @@ def load(
                     f"column {name!r} has a value {column.min():g}: logarithms need positive ones"
                 )
         values = np.log(values)
-    checked = Data(names, values)
+    checked = Data(names, values, intervened=intervened)
     if not standardise:
         for name, column in zip(names, values.T, strict=True):
             if (largest := np.abs(column).max()) > LARGEST:
@@ -149,7 +169,8 @@ def load(
     values = np.ldexp(values, -power)
     deviation = values.std(axis=0)
     scale = np.ldexp(deviation, power)
-    return Data(names, (values - values.mean(axis=0)) / deviation, scale=scale)
+    values = (values - values.mean(axis=0)) / deviation
+    return Data(names, values, scale=scale, intervened=intervened)
 
 
 def sachs() -> pd.DataFrame:

@@ -106,17 +106,17 @@ def coefficients(
 ) -> Float[np.ndarray, "n d d"]:
     """$B$, a draw for each graph, row is source; in the unit of `data.values`."""
     found = np.zeros(graphs.shape)
-    law = score.law(data)
     for child in range(graphs.shape[1]):
+        law = score.law(data, child)
         sets, which = np.unique(graphs[:, :, child] > 0, axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
         rows = np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1])
         for parents, those in zip(map(np.flatnonzero, sets), rows, strict=True):
             if not len(parents):
                 continue
-            found[np.ix_(those, parents, [child])] = _draw(
+            found[those[:, None], parents, child] = _draw(
                 law.posterior, law.after[len(parents) + 1], child, parents, len(those), rng
-            )[..., None]
+            )
     return found
 
 

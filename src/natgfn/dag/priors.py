@@ -9,7 +9,6 @@ posterior; the paper's target (`eq:dag_tempered_target`) has $\beta = N^{-1/2}$ 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float
 
 from ..errors import NatgfnError, require_whole
 from .data import Data, Edge
+from .names import unknown
 from .scores import AbstractScore, local_scores
 from .subsets import check_memory, subset_totals, table_bytes
 
@@ -146,8 +146,6 @@ def _mask(names: tuple[str, ...], edges: Iterable[Edge]) -> Bool[np.ndarray, "d 
             raise ValueError(f"an edge is a pair of names, ('A', 'B') for A -> B, got {edge!r}")
         for name in edge:
             if name not in names:
-                close = get_close_matches(name, names, 1)
-                hint = f"did you mean {close[0]}?" if close else f"expected {', '.join(names)}"
-                raise NatgfnError(f"edge {'->'.join(edge)}: no variable {name!r}; {hint}")
+                raise NatgfnError(f"edge {'->'.join(edge)}: {unknown(name, names)}")
         mask[names.index(edge[0]), names.index(edge[1])] = True
     return mask

@@ -6,6 +6,10 @@ from one law $p(D_S)$ of the data of every set of variables $S$, through
 $$s_j(\mathrm{Pa}) = \log p(D_{\mathrm{Pa} \cup j}) - \log p(D_{\mathrm{Pa}}),$$
 so Markov-equivalent graphs get the same score, and a score has only to give $\log p(D_S)$.
 
+Where a variable was set from outside, its value owes nothing to its parents: those rows are left
+out of its own $s_j$ and of no other, so both terms are of the rows $D^{(j)}$ that remain (Cooper
+and Yoo, 1999). Markov-equivalent graphs may then differ.
+
 Everything is float64 NumPy: a table is made once and looked up afterwards.
 """
 
@@ -27,8 +31,10 @@ class AbstractScore(eqx.Module):
     """The law of the data of each set of variables."""
 
     @abstractmethod
-    def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        r"""$\log p(D_S)$ for each set of variables, given as bits."""
+    def log_marginals(
+        self, data: Data, sets: Int[np.ndarray, " n"], child: int | None = None
+    ) -> Float[np.ndarray, " n"]:
+        r"""$\log p(D_S)$ for each set of variables, given as bits; of $D^{(j)}$ for a child."""
 
     def around(
         self,
@@ -41,8 +47,8 @@ class AbstractScore(eqx.Module):
         bits = np.int64(1) << np.arange(len(data.names))
         sets = subset_totals(bits[candidates])
         sets = np.append(0, bits[others])[:, None] | sets
-        own = self.log_marginals(data, (sets | bits[child]).ravel())
-        return (own - self.log_marginals(data, sets.ravel())).reshape(sets.shape)
+        own = self.log_marginals(data, (sets | bits[child]).ravel(), child)
+        return (own - self.log_marginals(data, sets.ravel(), child)).reshape(sets.shape)
 
 
 def local_scores(score: AbstractScore, data: Data) -> Float[np.ndarray, "d sets"]:
@@ -50,9 +56,11 @@ def local_scores(score: AbstractScore, data: Data) -> Float[np.ndarray, "d sets"
     count = len(data.names)
     check_memory(f"a table of local scores of {count} variables", table_bytes(count))
     sets = np.arange(2**count)
-    marginals = score.log_marginals(data, sets)
+    everywhere = score.log_marginals(data, sets)
     table = np.full((count, len(sets)), -np.inf)
     for child in range(count):
+        some = data.intervened is not None and np.any(data.intervened[:, child])
+        marginals = score.log_marginals(data, sets, child) if some else everywhere
         others = sets[sets >> child & 1 == 0]
         table[child, others] = marginals[others | 1 << child] - marginals[others]
     return table
@@ -103,8 +111,10 @@ class BGe(AbstractScore):
         if not self.mean_weight > 0:
             raise ValueError(f"mean_weight must be positive, got {self.mean_weight}")
 
-    def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        law = self.law(data)
+    def log_marginals(
+        self, data: Data, sets: Int[np.ndarray, " n"], child: int | None = None
+    ) -> Float[np.ndarray, " n"]:
+        law = self.law(data, child)
         size = np.bitwise_count(sets.view(np.uint64)).astype(np.int64)
         return (
             law.constant[size]
@@ -120,7 +130,7 @@ class BGe(AbstractScore):
         others: Int[np.ndarray, " others"],
     ) -> Float[np.ndarray, "slots sets"]:
         """By elimination: no determinant is computed twice."""
-        law = self.law(data)
+        law = self.law(data, child)
         size = np.bitwise_count(np.arange(1 << len(candidates))) + np.zeros((1 + len(others), 1))
         size[1:] += 1
         size = size.astype(np.int64)
@@ -131,17 +141,18 @@ class BGe(AbstractScore):
             found += sign / 2 * (degrees[size + 1] * log_child + log_parents)
         return found
 
-    def law(self, data: Data) -> Wishart:
-        """What a table has to say of every set of its variables."""
+    def law(self, data: Data, child: int | None = None) -> Wishart:
+        """What a table, or those of its rows that tell of a child, says of every set."""
         if data.discrete:
             raise ValueError("BGe is for continuous data, got discrete data: use BDeu")
-        rows, count = data.values.shape
+        values = data.rows_of(child)
+        rows, count = values.shape
         freedom = count + 2.0 if self.freedom is None else self.freedom
         if not freedom > count - 1:
             raise ValueError(f"freedom must exceed d - 1 = {count - 1}, got {freedom}")
         prior = self._scale(count, freedom)
-        shift = data.values.mean(axis=0) - self.mean
-        centred = data.values - data.values.mean(axis=0)
+        shift = values.mean(axis=0) - self.mean
+        centred = values - values.mean(axis=0)
         shrink = rows * self.mean_weight / (rows + self.mean_weight)
         posterior = prior + centred.T @ centred + shrink * np.outer(shift, shift)
 
@@ -235,11 +246,13 @@ class BDeu(AbstractScore):
         if not self.sample_size > 0:
             raise ValueError(f"sample_size must be positive, got {self.sample_size}")
 
-    def log_marginals(self, data: Data, sets: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    def log_marginals(
+        self, data: Data, sets: Int[np.ndarray, " n"], child: int | None = None
+    ) -> Float[np.ndarray, " n"]:
         if not data.discrete:
             raise ValueError("BDeu is for discrete data, got continuous data: use BGe")
-        codes = data.values.astype(np.int64)
-        levels = codes.max(axis=0) + 1
+        codes = data.rows_of(child).astype(np.int64)
+        levels = data.values.max(axis=0).astype(np.int64) + 1
         whole = gammaln(self.sample_size) - gammaln(self.sample_size + len(codes))
         result = np.empty(len(sets))
         for row, members in enumerate(indicators(sets, len(levels)).astype(bool)):
