@@ -58,6 +58,16 @@ FILES = {
     "row numbers": ((",a,b", "1,1,2", "2,4,5", "3,3,1"), {}, ("column 1", "has no name")),
     "negative": (("a,b", "1,2", "-3,4", "4,5"), {"log": True}, ("'a' has a value -3", "positive")),
     "not discrete": (("a,b", *GOOD), {"discrete": True}, ("3 levels in 3 rows", "--discrete")),
+    "mixed": (
+        ("a,b", "low,1.5", "high,2.5", "low,3.5"),
+        {},
+        ("'a' is text and column 'b' has numbers", "use --discrete, or leave out one kind"),
+    ),
+    "mixed levels": (
+        ("a,b", "low,1.5", "high,2.5", "low,3.5"),
+        {"discrete": True},
+        ("'a' is text and column 'b' has numbers", "either continuous or discrete"),
+    ),
     "both": (("a,b", *GOOD), {"discrete": True, "log": True}, ("drop --log or --discrete",)),
     "empty": ((), {}, ("not a CSV file",)),
 }

@@ -1,9 +1,12 @@
 """Metrics of edge probabilities against sums over graphs, and by hand."""
 
+import sys
+
 import numpy as np
 import pytest
 from dag_oracles import all_dags, equivalence_class, law, random_weights
 
+from natgfn import NatgfnError
 from natgfn.dag import graphs, metrics
 
 DAGS, PROBABILITIES, _ = law(random_weights(4, 1.0, 0))
@@ -28,6 +31,42 @@ def test_a_reversed_edge_counts_twice_or_once():
     one, other = np.array([[0, 1], [0, 0]]), np.array([[0, 0], [1, 0]])
     assert metrics.expected_shd(other, one) == 2
     assert metrics.expected_shd_reversal_once(other, one) == 1
+
+
+def identified(truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """Whether each effect is right, in a linear model of the true graph with random numbers.
+
+    By regression on the cause and its ancestors in the guess, or zero without a path there.
+    """
+    size, rng = len(truth), np.random.default_rng(0)
+    effects = np.linalg.inv(np.eye(size) - truth * rng.uniform(0.5, 2, truth.shape))
+    covariance = effects.T @ np.diag(rng.uniform(0.5, 2, size)) @ effects
+    above = graphs.ancestors(guess)
+    right = np.ones((size, size), bool)
+    for i, j in zip(*np.nonzero(~np.eye(size, dtype=bool)), strict=True):
+        said = 0.0
+        if above[i, j]:
+            given = [i, *np.flatnonzero(above[:, i])]
+            said = np.linalg.solve(covariance[np.ix_(given, given)], covariance[given, j])[0]
+        right[i, j] = abs(said - effects[i, j]) < 1e-9
+    return right
+
+
+def test_adjustment_distance_counts_effects_that_are_identified_wrongly():
+    rng = np.random.default_rng(1)
+    for truth in DAGS[rng.integers(len(DAGS), size=8)]:
+        drawn = DAGS[rng.integers(len(DAGS), size=12)]
+        wrong = [np.sum(~identified(truth, guess)) for guess in drawn]
+        assert metrics.adjustment_distance(drawn, truth) == pytest.approx(np.mean(wrong))
+    assert metrics.adjustment_distance(TRUTH[None], TRUTH) == 0
+
+
+def test_the_package_for_adjustment_distances_is_named_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "gadjid", None)
+    with pytest.raises(NatgfnError, match=r"gadjid is not installed: pip install 'natgfn\[dag\]'"):
+        metrics.adjustment_distance(TRUTH[None], TRUTH)
 
 
 def test_areas_by_hand():

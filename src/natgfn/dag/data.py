@@ -141,6 +141,7 @@ def load(
     columns = [table.iloc[:, place] for place in range(len(names))]
     for name, column in zip(names, columns, strict=True):
         _check_present(name, column)
+    _check_one_kind(names, columns)
     intervened = None if interventions is None else mask_of(interventions, names, len(table))
     if discrete:
         if log:
@@ -205,6 +206,28 @@ def _check_present(name: str, column: pd.Series) -> None:
         )
 
 
+def _check_one_kind(names: tuple[str, ...], columns: list[pd.Series]) -> None:
+    """Refuse text beside numbers that are no levels: no score here is for both."""
+    text, numbers = [], []
+    for name, column in zip(names, columns, strict=True):
+        wordy = pd.to_numeric(column, errors="coerce").isna().to_numpy()
+        if len(wordy) and wordy.all():
+            text.append(name)
+        elif not wordy.any() and column.nunique() > _most_levels(len(column)):
+            numbers.append(name)
+    if text and numbers:
+        raise NatgfnError(
+            f"column {text[0]!r} is text and column {numbers[0]!r} has numbers that are no levels: "
+            "a table is either continuous or discrete; group the numbers into levels and use "
+            "--discrete, or leave out one kind"
+        )
+
+
+def _most_levels(rows: int) -> int:
+    """The most levels that a discrete column has."""
+    return max(2, rows // 2)
+
+
 def _numbers(name: str, column: pd.Series) -> Float[np.ndarray, " rows"]:
     numbers = np.asarray(pd.to_numeric(column, errors="coerce"), float)
     wrong = ~np.isfinite(numbers)
@@ -218,7 +241,7 @@ def _numbers(name: str, column: pd.Series) -> Float[np.ndarray, " rows"]:
 
 def _levels(name: str, column: pd.Series) -> Int[np.ndarray, " rows"]:
     levels, codes = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
-    if len(levels) > max(2, len(codes) // 2):
+    if len(levels) > _most_levels(len(codes)):
         raise NatgfnError(
             f"column {name!r} has {len(levels)} levels in {len(codes)} rows: it is not discrete; "
             "group its values or drop --discrete"

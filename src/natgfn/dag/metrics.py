@@ -1,12 +1,14 @@
 r"""How far a posterior is from a graph, or from another posterior (`app:sachs_dag_details`).
 
-All are functions of the probabilities of edges $p_{ij}$, `[source, target]`: a graph has at most
-one of $i \to j$ and $j \to i$, so even the law of a pair of variables follows from them.
-Everything is over $i \ne j$.
+All but the last are functions of the probabilities of edges $p_{ij}$, `[source, target]`: a graph
+has at most one of $i \to j$ and $j \to i$, so even the law of a pair of variables follows from
+them. Everything is over $i \ne j$.
 """
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
+
+from ..errors import MissingExtra
 
 Matrix = Shaped[np.ndarray, "d d"]
 
@@ -59,6 +61,24 @@ def largest_error(marginals: Matrix, exact: Matrix) -> float:
 def mean_error(marginals: Matrix, exact: Matrix) -> float:
     r"""The mean of $|p_{ij} - q_{ij}|$ over $i \ne j$."""
     return float(_off_diagonal(np.abs(marginals - exact)).mean())
+
+
+def adjustment_distance(graphs: Int[np.ndarray, "n d d"], truth: Matrix) -> float:
+    """The mean number of pairs of a cause and an effect that graphs get wrong, of d (d - 1).
+
+    A graph says of $i$ and $j$ that there is no effect, or for which variables to adjust: the
+    ancestors of $i$. Whether that is right in the true graph is what gadjid computes (Henckel,
+    Würtzen and Weichwald, 2024).
+    """
+    try:
+        from gadjid import ancestor_aid
+    except ModuleNotFoundError as error:
+        raise MissingExtra(error, "dag") from error
+
+    known = (truth > 0).astype(np.int8)
+    found, times = np.unique((graphs > 0).astype(np.int8), axis=0, return_counts=True)
+    wrong = [ancestor_aid(known, one, edge_direction="from row to column")[1] for one in found]
+    return float(times @ wrong / len(graphs))
 
 
 def average_precision(values: Float[np.ndarray, " n"], positive: Bool[np.ndarray, " n"]) -> float:
