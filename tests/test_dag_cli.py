@@ -95,6 +95,21 @@ def test_discrete_data():
     assert not Path("dag/effects.csv").exists()
 
 
+def test_effects_that_are_no_numbers_do_not_lose_the_rest():
+    table = pd.read_csv("data.csv")
+    pd.DataFrame({"a": 1e-150 * table["a"], "=c": 1e150 * table["c"]}).to_csv("x.csv", index=False)
+    result = natgfn("dag", "exact", "x.csv", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert "no effects.csv: the effect of 'a' on '=c' is too large" in " ".join(
+        result.output.split()
+    )
+    assert Path("run/posterior.png").exists()
+    assert not Path("run/effects.csv").exists()
+    table.rename(columns={"c": "=c"}).to_csv("x.csv", index=False)
+    assert natgfn("dag", "exact", "x.csv", "--out", "run").exit_code == 0
+    assert set(pd.read_csv("run/effects.csv")["cause"]) == {"a", "b", "'=c"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

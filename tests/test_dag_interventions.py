@@ -147,8 +147,10 @@ def test_files_and_matrices_that_cannot_be_used(tmp_path: Path):
     (tmp_path / "x.csv").write_bytes(b"\x80\x04\x95")
     with pytest.raises(NatgfnError, match="is not a CSV file"):
         load(table, interventions=tmp_path / "x.csv")
-    with pytest.raises(ValueError, match=r"in 4 rows and 2 columns, got the shape \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"bool in 4 rows and 2 columns, got .* \(3, 2\)"):
         load(table, interventions=np.zeros((3, 2), bool))
+    with pytest.raises(ValueError, match=r"bool in 4 rows and 2 columns, got int64 in the shape"):
+        load(table, interventions=np.zeros((4, 2), int))
 
 
 def test_the_command_line_and_resume_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -242,8 +242,9 @@ def resume_fit(folder: Path, voice: Voice) -> None:
     try:
         told = json.loads((folder / DAG_FIT).read_text())
         case, own = told["case"], told["own"]
-        files = {name: case.get(name) for name in ("data", "interventions")}
-        case = Case(**case | {name: path and Path(path) for name, path in files.items()})
+        targets = case.get("interventions")
+        files = {"data": Path(case["data"]), "interventions": targets and Path(targets)}
+        case = Case(**case | files)
     except (ValueError, KeyError, TypeError) as error:
         raise NatgfnError(f"{folder / DAG_FIT} does not describe a fit: {error}") from error
     _fit(case, folder, voice, **own, resume=True)
@@ -421,10 +422,12 @@ def _write(
     told = summary | _best(found, samples) | {"versions": versions()}
     (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
     if not table.discrete:
-        effects = effects_of(samples, table).tidy()
-        for end in ("cause", "effect"):
-            effects[end] = effects[end].map(cell)
-        effects.to_csv(out / "effects.csv", index=False)
+        try:
+            effects = effects_of(samples, table).tidy()
+            names = {end: effects[end].map(cell) for end in ("cause", "effect")}
+            effects.assign(**names).to_csv(out / "effects.csv", index=False)
+        except NatgfnError as error:
+            voice.say(f"no effects.csv: {error}")
     picture(voice, lambda: found.plot(out / "posterior.png"))
     return told
 

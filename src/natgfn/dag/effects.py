@@ -25,6 +25,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.linalg import solve_triangular
 
+from ..errors import NatgfnError
 from . import graphs as of_graphs
 from .data import Data
 from .scores import AbstractScore, BGe, score_for
@@ -134,7 +135,13 @@ def _draw(
     that $R_{PP} = L L^T$, $R_{PP}^{-1} R_{Pj} = L^{-T} l$ and $R_{jj \mid P} = r^2$.
     """
     order = np.append(parents, child)
-    factor = np.linalg.cholesky(matrix[np.ix_(order, order)])
+    try:
+        factor = np.linalg.cholesky(matrix[np.ix_(order, order)])
+    except np.linalg.LinAlgError as error:
+        raise NatgfnError(
+            "columns are nearly sums of each other, and coefficients are lost in rounding: "
+            "standardise, or remove some"
+        ) from error
     root, half, rest = factor[:-1, :-1], factor[-1, :-1], factor[-1, -1]
     deviation = rest / np.sqrt(rng.chisquare(freedom, count))
     drawn = half[:, None] + deviation * rng.standard_normal((len(parents), count))
@@ -148,7 +155,7 @@ def _units(data: Data) -> Float[np.ndarray, "d d"]:
     with np.errstate(over="ignore", divide="ignore"):
         unit = data.scale / data.scale[:, None]
     for cause, effect in np.argwhere(~((unit > 1e-200) & (unit < 1e200))):
-        raise ValueError(
+        raise NatgfnError(
             f"the effect of {data.names[cause]!r} on {data.names[effect]!r} is too large or too "
             "small in the units of these columns: change their units"
         )

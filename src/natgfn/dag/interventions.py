@@ -30,11 +30,11 @@ def mask_of(given: Interventions, names: tuple[str, ...], rows: int) -> Bool[np.
         names: of the variables.
         rows: of the table.
     """
-    if isinstance(given, np.ndarray) and given.dtype == bool:
-        if given.shape != (rows, len(names)):
+    if isinstance(given, np.ndarray) and (given.ndim != 1 or given.dtype == bool):
+        if given.dtype != bool or given.shape != (rows, len(names)):
             raise ValueError(
-                f"expected interventions in {rows} rows and {len(names)} columns, got the shape "
-                f"{given.shape}"
+                f"expected interventions as bool in {rows} rows and {len(names)} columns, got "
+                f"{given.dtype} in the shape {given.shape}"
             )
         return given
     where = f"{given}" if isinstance(given, str | Path) else "interventions"
