@@ -210,7 +210,7 @@ def _check_one_kind(names: tuple[str, ...], columns: list[pd.Series]) -> None:
     """Refuse text beside numbers that are no levels: no score here is for both."""
     text, numbers = [], []
     for name, column in zip(names, columns, strict=True):
-        wordy = pd.to_numeric(column, errors="coerce").isna().to_numpy()
+        wordy = np.isnan(np.asarray(pd.to_numeric(column, errors="coerce"), float))
         if len(wordy) and wordy.all():
             text.append(name)
         elif not wordy.any() and column.nunique() > _most_levels(len(column)):

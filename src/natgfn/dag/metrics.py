@@ -71,7 +71,7 @@ def adjustment_distance(graphs: Int[np.ndarray, "n d d"], truth: Matrix) -> floa
     Würtzen and Weichwald, 2024).
     """
     try:
-        from gadjid import ancestor_aid
+        from gadjid import ancestor_aid  # pyright: ignore[reportAttributeAccessIssue]  (compiled)
     except ModuleNotFoundError as error:
         raise MissingExtra(error, "dag") from error
 
