@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-
 LEAST = 1e-12
 """The smallest denominator of attention: in float32 one may be rounded to zero."""
 
