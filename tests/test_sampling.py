@@ -196,7 +196,10 @@ def test_training_draws_from_a_mixture_that_has_faded():
     for name, law in {"faded": UniformMixture(0.9, fade=4), "on policy": OnPolicy()}.items():
         setup, _ = decide(Setup(ng.envs.Triangles(nodes=3), Adam(), proposal=law, batch=8))
         for step in (0, 4):
-            state = eqx.tree_at(lambda s: s.step, of_seed(setup.start(), 0), jnp.array(step))
+            start = of_seed(setup.start(), 0)
+            logits = start.flow.forward.logits.at[:, 0].add(3.0)
+            parts = lambda s: [s.step, s.flow.forward.logits]  # noqa: E731
+            state = eqx.tree_at(parts, start, [jnp.array(step), logits])
             flows[name, step], _ = advance_one(setup.algorithm(), state, jnp.array(1))
     logits = {key: np.asarray(state.flow.forward.logits) for key, state in flows.items()}
     np.testing.assert_array_equal(logits["faded", 4], logits["on policy", 4])
