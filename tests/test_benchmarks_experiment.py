@@ -122,7 +122,7 @@ def test_every_method_trains_as_the_page_says():
 def test_it_runs_in_parts_and_leaves_out_what_has_no_table(tmp_path, monkeypatch):
     monkeypatch.delenv(benchmarks.QM9, raising=False)
     smoke = SCALES["smoke"]
-    grid = replace(smoke.tasks["hypergrid 5^2"], make=partial(Hypergrid, 4), updates=10)
+    grid = replace(smoke.tasks["hypergrid 8^2"], make=partial(Hypergrid, 4), updates=10)
     tasks = {"hypergrid 4^2": grid, "QM9-small": SCALES["paper"].tasks["QM9-small"]}
     monkeypatch.setitem(SCALES, "smoke", replace(smoke, tasks=tasks, seeds=1, lines=2))
     first = reproduce("benchmarks", out=tmp_path, only=["Adam"]).read_text()
