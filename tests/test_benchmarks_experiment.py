@@ -48,9 +48,9 @@ def test_a_comparison_is_won_by_more_than_its_noise(ours, theirs, higher, expect
 
 def test_two_standard_errors_decide():
     """Each side has the deviation 1 and two seeds: the error of the difference is 1."""
-    one = np.array([-1.0, 1.0]) / np.sqrt(2)
-    assert verdict(one, one + 1.99, higher=False) == "level"
-    assert verdict(one, one + 2.01, higher=False) == "won"
+    one = [-(0.5**0.5), 0.5**0.5]
+    assert verdict(one, [x + 1.99 for x in one], higher=False) == "level"
+    assert verdict(one, [x + 2.01 for x in one], higher=False) == "won"
 
 
 def test_equal_time_ends_when_the_faster_is_done():
