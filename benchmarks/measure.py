@@ -77,13 +77,14 @@ class Timer:
     def __init__(
         self,
         env: AbstractEnv,
-        rule: AbstractRule,
+        rule: AbstractRule | None,
         batch: int = 128,
-        design: AbstractDesign = Table(),
-        source: AbstractSource = Fresh(),
+        design: AbstractDesign | None = Table(),
+        source: AbstractSource | None = Fresh(),
         seeds: int = 1,
+        **others: Any,
     ):
-        setup = Setup(env, rule, policy=design, batch=batch, source=source, seeds=seeds)
+        setup = Setup(env, rule, policy=design, batch=batch, source=source, seeds=seeds, **others)
         setup, _ = decide(setup)
         self.algorithm, self.states = setup.algorithm(), setup.start()
 

@@ -488,3 +488,39 @@ def jacobian(world: World, tables: Tables, *, learned: bool = True) -> np.ndarra
 def flatten(flow: Flow) -> np.ndarray:
     """The trained arrays of a flow, in the order of `jacobian`."""
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(eqx.filter(flow, eqx.is_array))])
+
+
+# Transformers.
+
+
+def densely(module: Any, x: np.ndarray) -> np.ndarray:
+    """A matrix product and a bias, in float64."""
+    return x @ np.asarray(module.weight, np.float64) + np.asarray(module.bias, np.float64)
+
+
+def attended(policy: Any, tokens: list[np.ndarray]) -> list[np.ndarray]:
+    """The tokens after all layers of linear attention and the last normalisation: token by token,
+    head by head."""
+
+    def norm(module, x):
+        scale, bias = (np.asarray(y, np.float64) for y in (module.scale, module.bias))
+        centred = x - x.mean()
+        return centred / np.sqrt((centred**2).mean() + 1e-5) * scale + bias
+
+    def phi(x):
+        return np.where(x > 0, x + 1, np.exp(x))
+
+    for layer in policy.layers:
+        projected = [np.split(densely(layer.project, norm(layer.before, x)), 3) for x in tokens]
+        after = []
+        for x, (q, _, _) in zip(tokens, projected, strict=True):
+            heads = []
+            for part in np.split(np.arange(len(x)), policy.heads):
+                weights = np.array([phi(q[part]) @ phi(k[part]) for _, k, _ in projected])
+                values = np.array([v[part] for _, _, v in projected])
+                heads.append(weights @ values / weights.sum())
+            y = x + densely(layer.out, np.concatenate(heads))
+            hidden = np.maximum(densely(layer.up, norm(layer.middle, y)), 0)
+            after.append(y + densely(layer.down, hidden))
+        tokens = after
+    return [norm(policy.last, x) for x in tokens]

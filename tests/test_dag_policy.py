@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dag_oracles import guide_logits, random_weights
-from oracles import float64
+from oracles import attended, densely, float64
 
 from benchmarks.dag import operations
 from natgfn.dag.guide import Guide, GuidedPolicy
@@ -30,39 +30,15 @@ def some_states(env: Dags, count: int = 20) -> Dag:
 
 def by_definition(policy: LinearTransformer, edges: np.ndarray) -> np.ndarray:
     """Token by token, head by head."""
-    get = lambda x: np.asarray(x, np.float64)  # noqa: E731
-
-    def norm(module, x):
-        centred = x - x.mean()
-        return centred / np.sqrt((centred**2).mean() + 1e-5) * get(module.scale) + get(module.bias)
-
-    def dense(module, x):
-        return x @ get(module.weight) + get(module.bias)
-
-    def phi(x):
-        return np.where(x > 0, x + 1, np.exp(x))
-
-    size, width = policy.source.shape
-    tokens = [
-        get(policy.source)[i] + get(policy.target)[j] + get(policy.presence)[int(edges[i, j])]
-        for i in range(size) for j in range(size) if i != j
-    ]  # fmt: skip
-    for layer in policy.layers:
-        projected = [np.split(dense(layer.project, norm(layer.before, x)), 3) for x in tokens]
-        after = []
-        for x, (q, _, _) in zip(tokens, projected, strict=True):
-            heads = []
-            for part in np.split(np.arange(width), policy.heads):
-                weights = np.array([phi(q[part]) @ phi(k[part]) for _, k, _ in projected])
-                values = np.array([v[part] for _, _, v in projected])
-                heads.append(weights @ values / weights.sum())
-            y = x + dense(layer.out, np.concatenate(heads))
-            hidden = np.maximum(dense(layer.up, norm(layer.middle, y)), 0)
-            after.append(y + dense(layer.down, hidden))
-        tokens = after
-    tokens = [norm(policy.last, x) for x in tokens]
-    stop = dense(policy.stop, np.mean(tokens, axis=0))
-    return np.array([*(dense(policy.edge, x)[0] for x in tokens), stop[0]])
+    source, target, presence = (
+        np.asarray(x, np.float64) for x in (policy.source, policy.target, policy.presence)
+    )
+    tokens = attended(policy, [
+        source[i] + target[j] + presence[int(edges[i, j])]
+        for i in range(len(source)) for j in range(len(source)) if i != j
+    ])  # fmt: skip
+    stop = densely(policy.stop, np.mean(tokens, axis=0))
+    return np.array([*(densely(policy.edge, x)[0] for x in tokens), stop[0]])
 
 
 def wide(policy):
@@ -142,10 +118,10 @@ def test_operations_are_those_of_every_matrix_product():
     assert operations(design, 2) == 2 * (2 * token + 4)
 
 
-def test_a_transformer_is_for_graphs():
+def test_a_transformer_is_for_graphs_and_tokens():
     with pytest.raises(ValueError, match="multiple of heads"):
         Transformer(width=6, heads=4)
-    with pytest.raises(ValueError, match="each edge of a graph"):
+    with pytest.raises(ValueError, match=r"each edge of a graph .* or reads tokens .* Hypergrid"):
         Transformer()(Hypergrid(), key=jax.random.key(0))
 
 

@@ -81,6 +81,22 @@ def test_hypergrid_log_reward_is_made_of_its_indicators(side, dims, outer_bound)
         assert found[cell] == pytest.approx(float(reward), rel=1e-14), cell
 
 
+@pytest.mark.parametrize(
+    "env",
+    [Hypergrid(4), Hypergrid(16), Hypergrid(5, 3, outer_bound=False), Hypergrid(20, 1, peak=0.0)],
+)
+def test_the_log_z_of_a_hypergrid_is_the_sum_over_its_cells(env):
+    assert env.log_z == pytest.approx(np.log(sum(rewards(env).values())), rel=1e-12)
+
+
+def test_the_log_z_of_a_hypergrid_that_nobody_can_list():
+    """At H = 20, 8 coordinates are on the plateau and 4 of them on a peak."""
+    assert Hypergrid(20, 8).log_z == pytest.approx(
+        float(np.log(1e-3 * 20**8 + 0.5 * 8**8 + 2 * 4**8)), rel=1e-12
+    )
+    assert np.isfinite(Hypergrid(20, 1_000).log_z)
+
+
 @pytest.mark.parametrize("outer_bound", [True, False])
 def test_hypergrid_reward_is_symmetric_in_axes_and_reflections(outer_bound):
     table = rewards(Hypergrid(16, 2, outer_bound=outer_bound))

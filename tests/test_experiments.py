@@ -15,7 +15,7 @@ from natgfn.optim import SampleSpace
 from natgfn.policies import Uniform
 from natgfn.statespace import enumerate_states
 from paper.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untuned
-from paper.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, _middle, faster
+from paper.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, faster, middle
 from paper.tables import cell, results_markdown, table
 
 pytestmark = pytest.mark.slow
@@ -106,10 +106,10 @@ def test_a_sweep_takes_the_lowest_finite_divergence(tmp_path, monkeypatch):
 
 
 def test_smoke_takes_the_middle_of_a_sweep():
-    assert _middle(tuple(map(Rates, (1.0, 2.0, 3.0, 4.0, 5.0))), 3) == tuple(
+    assert middle(tuple(map(Rates, (1.0, 2.0, 3.0, 4.0, 5.0))), 3) == tuple(
         map(Rates, (2.0, 3.0, 4.0))
     )
-    assert len(_middle(tuple(map(Rates, (1.0, 2.0))), 5)) == 2
+    assert len(middle(tuple(map(Rates, (1.0, 2.0))), 5)) == 2
 
 
 def test_follow_exact_gradient_leaves_a_solved_problem_alone():

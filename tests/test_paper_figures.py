@@ -12,7 +12,14 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
 from paper import figures
-from paper.experiments import continuation, deceptive_methods, hypergrid, objectives, structured
+from paper.experiments import (
+    benchmarks_page,
+    continuation,
+    deceptive_methods,
+    hypergrid,
+    objectives,
+    structured,
+)
 from paper.experiments import walk as walk_experiment
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -27,7 +34,7 @@ def methods() -> set[str]:
     return (
         {method.name for some in tabular for method in some}
         | {name for some in by_name for name in some}
-        | {*deceptive_methods.RIVALS, "exact posterior"}
+        | {*deceptive_methods.RIVALS, *benchmarks_page.METHODS, "exact posterior"}
         | drawn
     )
 

@@ -13,9 +13,12 @@ from oracles import Path, explore, facts, float64, make_flow, on_batch, random_t
 from scipy import stats
 
 import natgfn as ng
+from natgfn.algorithm import advance_one, of_seed
+from natgfn.optim import Adam
 from natgfn.policies import AbstractPolicy, Tabular
 from natgfn.sampling import OnPolicy, UniformMixture, Weighting, log_probs, rollout
 from natgfn.sampling.trajectories import invert_cdf
+from natgfn.training import Setup, decide
 
 draw = eqx.filter_jit(rollout)
 
@@ -179,7 +182,33 @@ def test_a_uniform_mixture_mixes_over_the_valid_actions(logits, mask, epsilon):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize(("step", "left"), [(0, 0.4), (5, 0.2), (10, 0.0), (30, 0.0)])
+def test_a_mixture_can_fade(step, left):
+    log_pf, mask = jnp.log(jnp.array([[0.7, 0.2, 0.1]])), jnp.ones((1, 3), bool)
+    now = UniformMixture(0.4, fade=10).at(jnp.array(step))
+    np.testing.assert_allclose(now(log_pf, mask), UniformMixture(left)(log_pf, mask), rtol=1e-6)
+    assert UniformMixture(0.4).at(jnp.array(step)) == UniformMixture(0.4)
+
+
+def test_training_draws_from_a_mixture_that_has_faded():
+    """The last updates are those on policy, and the first ones are not."""
+    flows = {}
+    for name, law in {"faded": UniformMixture(0.9, fade=4), "on policy": OnPolicy()}.items():
+        setup, _ = decide(Setup(ng.envs.Triangles(nodes=3), Adam(), proposal=law, batch=8))
+        for step in (0, 4):
+            start = of_seed(setup.start(), 0)
+            logits = start.flow.forward.logits.at[:, 0].add(3.0)
+            parts = lambda s: [s.step, s.flow.forward.logits]  # noqa: E731
+            state = eqx.tree_at(parts, start, [jnp.array(step), logits])
+            flows[name, step], _ = advance_one(setup.algorithm(), state, jnp.array(1))
+    logits = {key: np.asarray(state.flow.forward.logits) for key, state in flows.items()}
+    np.testing.assert_array_equal(logits["faded", 4], logits["on policy", 4])
+    assert np.any(logits["faded", 0] != logits["on policy", 0])
+
+
 def test_epsilon_must_be_a_probability():
+    with pytest.raises(ValueError, match="fade must be at least 1, got 0"):
+        UniformMixture(0.1, fade=0)
     for epsilon in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="epsilon must be from 0 to 1"):
             UniformMixture(epsilon)

@@ -14,6 +14,7 @@ from natgfn.training import git_state, numbers, plain, versions
 
 from ..tables import results_markdown
 from . import (
+    benchmarks,
     bit_sequences,
     certificates,
     dag_blocks,
@@ -41,6 +42,7 @@ EXPERIMENTS: dict[str, ModuleType] = {
     "dag-sachs": dag_sachs,
     "dag-blocks": dag_blocks,
     "bit-sequences": bit_sequences,
+    "benchmarks": benchmarks,
     "structured": structured,
 }
 """Every experiment that `natgfn reproduce` knows."""

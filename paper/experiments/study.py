@@ -4,7 +4,7 @@ Every experiment is run with the paper's rates for the record, with each method 
 rate of a small sweep on other seeds for the comparison, and with the rules that have no rate.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,7 +100,7 @@ class Study:
     def sweep(self, method: Method) -> Rates:
         """The rates with the lowest final divergence, on seeds of their own."""
         final = {}
-        for rates in _middle(method.sweep, self.scale.sweep_points):
+        for rates in middle(method.sweep, self.scale.sweep_points):
             title = f"{self.title} {method.name}, {rates}"
             seeds, extra = self.scale.sweep_seeds, method.extra(rates)
             run = self.run(title, method.rule(rates), seeds, SWEEP_SEED, **extra)
@@ -228,7 +228,8 @@ def faster(study: Study, method: str, other: str, rates: str, metric: str) -> di
     }
 
 
-def _middle(points: tuple[Rates, ...], count: int) -> tuple[Rates, ...]:
+def middle(points: Sequence[Any], count: int) -> Sequence[Any]:
+    """So many points of a sweep, around the middle of the list."""
     skip = max(0, (len(points) - count + 1) // 2)
     return points[skip : skip + count]
 

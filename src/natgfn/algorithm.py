@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -114,8 +115,9 @@ class Algorithm(eqx.Module):
 
     def step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
         """One update, rejected as a whole if any number that it changes would not be finite."""
+        now = replace(self, proposal=self.proposal.at(state.step))
         with jax.default_matmul_precision("highest"):
-            return self._step(state)
+            return now._step(state)
 
     def _step(self, state: TrainState) -> tuple[TrainState, StepInfo]:
         key, sample_key = jax.random.split(jax.random.wrap_key_data(state.key))

@@ -8,6 +8,7 @@ from .base import CountsModes as CountsModes
 from .base import HasDistance as HasDistance
 from .base import HasModes as HasModes
 from .base import HasTestSet as HasTestSet
+from .base import HasTokens as HasTokens
 from .base import Identical as Identical
 from .base import KnowsLogZ as KnowsLogZ
 from .base import ListsObjects as ListsObjects

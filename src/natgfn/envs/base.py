@@ -141,6 +141,20 @@ class HasTestSet(Protocol):
 
 
 @runtime_checkable
+class HasTokens(Protocol):
+    """An environment whose states are sequences of tokens; `policies.Transformer` reads them."""
+
+    @property
+    def num_tokens(self) -> int:
+        """How many different ones there are."""
+        ...
+
+    def tokens(self, state: State) -> Int[Array, " positions"]:
+        """The token at each position, from 0; -1 where there is none."""
+        ...
+
+
+@runtime_checkable
 class KnowsLogZ(Protocol):
     """An environment that may know its normalising constant, as every enumerated one does."""
 

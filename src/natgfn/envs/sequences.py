@@ -48,6 +48,14 @@ class AbstractSequences(AbstractEnv):
         """One-hot letters, the empty one last."""
         return (state.letters[:, None] == jnp.arange(self.num_letters + 1)).astype(float).ravel()
 
+    @property
+    def num_tokens(self) -> int:
+        return self.num_letters
+
+    def tokens(self, state: Sequence) -> Int[Array, " positions"]:
+        """The letters."""
+        return jnp.where(state.letters < self.num_letters, state.letters, -1)
+
     def _filled(self, state: Sequence) -> Int[Array, ""]:
         return jnp.sum(state.letters < self.num_letters)
 
@@ -71,6 +79,14 @@ class AbstractFilled(AbstractSequences):
 
     def backward_mask(self, state: Sequence) -> Bool[Array, " actions"]:
         return (state.letters[:, None] == jnp.arange(self.num_letters)).ravel()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_letters + 1
+
+    def tokens(self, state: Sequence) -> Int[Array, " positions"]:
+        """The letters, the empty one too: it is what an action fills."""
+        return state.letters
 
 
 class AbstractAppended(AbstractSequences):

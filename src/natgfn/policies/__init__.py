@@ -33,6 +33,7 @@ from .layers import with_matrices as with_matrices
 from .network import MLP as MLP
 from .network import Look as Look
 from .network import Network as Network
+from .sequence_transformer import SequenceTransformer as SequenceTransformer
 from .tabular import Table as Table
 from .tabular import Tabular as Tabular
 from .tabular import backward_table as backward_table

@@ -163,14 +163,14 @@ class Network(AbstractDesign):
             starts = np.cumsum([0, *original.sides]).tolist()
             linear = eqx.nn.Linear(starts[-1], self.width, key=key)
             assert linear.bias is not None
-            coordinates = _seen(env, "coordinates", np.int32)
+            coordinates = seen(env, "coordinates", np.int32)
             return Look(linear.weight.T, linear.bias, coordinates, tuple(starts[:-1]))
         inputs = jax.eval_shape(original.observe, original.init()).size
         linear = eqx.nn.Linear(inputs, self.width, key=key)
-        return Read(linear, _seen(env, "observe", np.float32))
+        return Read(linear, seen(env, "observe", np.float32))
 
 
-def _seen(env: AbstractEnv, name: str, kind: type) -> Cached | Computed:
+def seen(env: AbstractEnv, name: str, kind: type) -> Cached | Computed:
     """A method of the environment: a table of its values, or the method itself."""
     if not isinstance(env, StateSpace):
         return Computed(Identical(env), name)

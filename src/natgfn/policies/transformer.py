@@ -1,18 +1,12 @@
 r"""The paper's policy for graphs: linear attention over all pairs (`app:sachs_dag_details`).
 
 A token for each pair $i \ne j$ is the sum of embeddings of its source, its target and whether the
-edge is present. A layer is
-$$x \leftarrow x + \mathrm{Attention}(\mathrm{LN}\, x), \qquad
-  x \leftarrow x + W_2\, \mathrm{relu}(W_1\, \mathrm{LN}\, x),$$
-with $\phi(u) = \mathrm{elu}(u) + 1$ and, in each head,
-$$\mathrm{Attention}_n = \frac{\phi(q_n)^\top \sum_m \phi(k_m) v_m^\top}
-  {\phi(q_n)^\top \sum_m \phi(k_m)}\, W_o.$$
+edge is present; `attention.py` has the layers.
 
 How it is computed. Before the first attention a token has one of two values, so everything up to
 $\phi(k) v^\top$ is computed for those $2 d (d - 1)$ and its sum over tokens is a product with the
-vector of edges. $W_o$ is applied to the $\sum_m \phi(k_m) v_m^\top$ of a state instead of to its
-tokens. States go in chunks whose activations fit the cache, padding is skipped, and a chunk's
-activations are computed again for its gradient.
+vector of edges. States go in chunks whose activations fit the cache, padding is skipped, and a
+chunk's activations are computed again for its gradient.
 """
 
 import math
@@ -23,67 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..envs import AbstractEnv, Dag, Dags
-from .base import AbstractDesign, AbstractPolicy
+from ..envs import AbstractEnv, AbstractFilled, Dag, Dags, HasTokens
+from ..errors import require_whole
+from ..statespace import StateSpace
+from .attention import Dense, Layer, Norm, parts_of_heads
+from .base import DEEPEST, AbstractDesign, AbstractPolicy
+from .network import seen
+from .sequence_transformer import SequenceTransformer
 
 CHUNK = 32
 """States whose activations are computed together."""
-
-
-class Norm(eqx.Module):
-    """Layer normalisation."""
-
-    scale: Float[Array, " width"]
-    bias: Float[Array, " width"]
-
-    def __call__(self, x: Float[Array, "*n width"]) -> Float[Array, "*n width"]:
-        centred = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(centred**2, axis=-1, keepdims=True)
-        return centred * jax.lax.rsqrt(variance + 1e-5) * self.scale + self.bias
-
-
-class Dense(eqx.Module):
-    """A matrix product and a bias."""
-
-    weight: Float[Array, "inputs outputs"]
-    bias: Float[Array, " outputs"]
-
-    def __call__(self, x: Float[Array, "*n inputs"]) -> Float[Array, "*n outputs"]:
-        return x @ self.weight + self.bias
-
-
-class Layer(eqx.Module):
-    """Attention and a feed-forward network, each after a normalisation and beside a sum."""
-
-    before: Norm
-    project: Dense
-    """To queries, keys and values."""
-    out: Dense
-    middle: Norm
-    up: Dense
-    down: Dense
-
-    def features(self, x: Float[Array, "*n width"]) -> tuple[Array, Array, Array]:
-        r"""$\phi(q)$, $\phi(k)$ and $v$."""
-        q, k, v = jnp.split(self.project(self.before(x)), 3, axis=-1)
-        return jax.nn.elu(q) + 1, jax.nn.elu(k) + 1, v
-
-    def attend(
-        self,
-        q: Float[Array, "states tokens width"],
-        products: Float[Array, "states width width"],
-        keys: Float[Array, "states width"],
-        heads: Bool[np.ndarray, "width heads"],
-    ) -> Float[Array, "states tokens width"]:
-        r"""Attention from $\phi(q)$, $\sum_m \phi(k_m) v_m^\top$ and $\sum_m \phi(k_m)$."""
-        same = jnp.asarray(heads @ heads.T, q.dtype)
-        mixed = (products * same) @ self.out.weight
-        total = q @ (keys[:, :, None] * jnp.asarray(heads, q.dtype))
-        share = (1 / total) @ jnp.asarray(heads.T, q.dtype)
-        return (q * share) @ mixed + self.out.bias
-
-    def feed(self, x: Float[Array, "*n width"]) -> Float[Array, "*n width"]:
-        return x + self.down(jax.nn.relu(self.up(self.middle(x))))
 
 
 class LinearTransformer(AbstractPolicy):
@@ -134,7 +77,7 @@ class LinearTransformer(AbstractPolicy):
         """The logits of states, of which each token says whether its edge is present."""
         states, tokens = edges.shape
         width = self.source.shape[1]
-        heads = np.arange(width)[:, None] // (width // self.heads) == np.arange(self.heads)
+        heads = parts_of_heads(width, self.heads)
         off_diagonal = np.nonzero(~np.eye(len(self.source), dtype=bool))
         pairs = self.source[off_diagonal[0]] + self.target[off_diagonal[1]]
 
@@ -148,9 +91,7 @@ class LinearTransformer(AbstractPolicy):
         products = products.reshape(states, width, width)
         x = first.feed(x + first.attend(q, products, keys, heads))
         for layer in rest:
-            q, k, v = layer.features(x)
-            products = jnp.einsum("stk,stv->skv", k, v)
-            x = layer.feed(x + layer.attend(q, products, jnp.sum(k, axis=1), heads))
+            x = layer(x, heads)
         x = self.last(x)
         return jnp.concatenate([self.edge(x)[..., 0], self.stop(jnp.mean(x, axis=1))], axis=1)
 
@@ -162,7 +103,8 @@ def present(edges: Bool[Array, "d d"]) -> Float[Array, " tokens"]:
 
 
 class Transformer(AbstractDesign):
-    """What a `LinearTransformer` looks like; the paper's by default.
+    """Linear attention over the pairs of a graph (`LinearTransformer`), or over the tokens of a
+    sequence (`SequenceTransformer`); by default as large as the paper's.
 
     Attributes:
         width: of a token.
@@ -177,14 +119,14 @@ class Transformer(AbstractDesign):
     feed: int = 128
 
     def __check_init__(self):
-        if self.heads < 1 or self.width % self.heads:
+        require_whole("depth", self.depth, 1, DEEPEST)
+        require_whole("feed", self.feed, 1)
+        if self.heads < 1 or self.width < 1 or self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, got {self.width}, {self.heads}")
 
     def __call__(
         self, env: AbstractEnv, *, key: PRNGKeyArray, outputs: int | None = None
-    ) -> LinearTransformer:
-        if not isinstance(env, Dags) or outputs is not None:
-            raise ValueError("a Transformer has a logit for each edge of a graph and for stopping")
+    ) -> LinearTransformer | SequenceTransformer:
         keys = iter(jax.random.split(key, 5 + 4 * self.depth))
         width = self.width
 
@@ -209,13 +151,35 @@ class Transformer(AbstractDesign):
                 dense(self.feed, width),
             )
 
-        return LinearTransformer(
-            embedding(env.size),
-            embedding(env.size),
-            embedding(2),
+        if isinstance(env, Dags) and outputs is None:
+            return LinearTransformer(
+                embedding(env.size),
+                embedding(env.size),
+                embedding(2),
+                tuple(layer() for _ in range(self.depth)),
+                norm(),
+                dense(width, 1),
+                dense(width, 1),
+                self.heads,
+            )
+        original = env.env if isinstance(env, StateSpace) else env
+        if not isinstance(original, HasTokens):
+            raise ValueError(
+                "a Transformer has a logit for each edge of a graph and for stopping (envs.Dags), "
+                f"or reads tokens (envs.HasTokens), got {type(original).__name__}: use "
+                "policies.Network"
+            )
+        positions = jax.eval_shape(original.tokens, jax.eval_shape(original.init)).size
+        by_position = isinstance(original, AbstractFilled) and outputs is None
+        each = env.num_actions // positions if by_position else outputs or env.num_actions
+        return SequenceTransformer(
+            embedding(original.num_tokens),
+            embedding(positions),
+            embedding(1),
             tuple(layer() for _ in range(self.depth)),
             norm(),
-            dense(width, 1),
-            dense(width, 1),
+            dense(width, each),
+            seen(env, "tokens", np.int32),
             self.heads,
+            by_position,
         )
