@@ -1,6 +1,7 @@
-"""`natgfn dag exact`: what it writes, and errors of one line."""
+"""`natgfn dag`: what it writes, the time that it takes, and errors of one line."""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,68 @@ def test_discrete_data():
     edges = pd.read_csv("dag/edge_marginals.csv", index_col=0)
     assert edges.loc["a", "b"] == pytest.approx(edges.loc["b", "a"], abs=1e-12)
     assert json.loads(Path("dag/summary.json").read_text())["options"]["score"] == "BDeu"
+
+
+def test_a_table_alone_is_enough():
+    """Also with options before it, and where it is called like a command."""
+    Path("exact").write_bytes(Path("data.csv").read_bytes())
+    given = (["data.csv", "--out", "run"], ["--seed", "1", "--out", "run", "./exact"])
+    for arguments in (["exact", "data.csv", "--out", "run"], *given):
+        result = natgfn("dag", *arguments)
+        assert result.exit_code == 0, result.output
+        assert "exact: all graphs were summed over" in result.output
+        summary = json.loads(Path("run/summary.json").read_text())
+        assert summary["command"].startswith("natgfn dag exact ")
+    assert "Missing argument" in natgfn("dag", "exact").output
+    page = natgfn("dag", "--help").output
+    assert all(command in page for command in ("DATA.csv", "exact", "chains", "fit"))
+    assert "--minutes" in natgfn("dag", "data.csv", "--help").output
+
+
+@pytest.mark.slow
+@pytest.mark.trains
+def test_a_minute_is_kept_and_goes_on():
+    """From 17 variables that are too many for exact sums."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(100, 17))
+    values[:, 1:] += 0.7 * values[:, :-1]
+    pd.DataFrame(values).add_prefix("x").to_csv("wide.csv", index=False)
+    started = time.monotonic()
+    result = natgfn("dag", "wide.csv", "--minutes", "1", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert time.monotonic() - started < 75
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["updates"] > 1
+    assert summary["options"]["minutes"] == 1
+    assert summary["trust"]["elbo"] < summary["trust"]["eubo"]
+    assert summary["verdict"]["word"] in result.output
+    # The record has the rest: updates and what chains found for it are not made again.
+    before = Path("run/record.jsonl").read_text().splitlines()
+    again = natgfn("resume", "run")
+    assert again.exit_code == 0, again.output
+    after = Path("run/record.jsonl").read_text().splitlines()
+    assert after[: len(before)] == before
+    if after == before:
+        edges = pd.read_csv("run/edge_marginals.csv", index_col=0)
+        with np.load("run/samples.npz", allow_pickle=False) as samples:
+            assert np.abs(samples["graphs"].mean(axis=0) - edges.to_numpy()).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("data.csv --minutes 0", ("minutes must be positive", "got 0")),
+        ("data.csv --minutes nan", ("minutes must be positive", "got nan")),
+        ("exat data.csv", ("unexpected extra argument",)),
+        ("fit data.csv --minutes 1 --updates 9", ("give minutes", "or updates and evidence")),
+        ("fit data.csv --minutes -1", ("minutes must be positive", "got -1")),
+    ],
+)
+def test_bad_minutes_are_one_line(arguments: str, words: tuple[str, ...]):
+    result = natgfn("dag", *arguments.split())
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert all(word in result.output for word in words)
 
 
 @pytest.mark.parametrize(

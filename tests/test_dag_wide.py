@@ -25,6 +25,7 @@ from natgfn.dag import (
     exact_posterior,
     judge,
     judge_chains,
+    known_partitions,
     posterior_of,
     run_chains,
     wide_setup,
@@ -67,8 +68,9 @@ def target() -> Candidates:
 @pytest.fixture(scope="module")
 def trained(target: Candidates) -> tuple[Candidates, Run]:
     """A short training on root partitions."""
-    options = {"updates": 1_500, "batch": 64, "seed": 0, "seeds": 2, "steps": 3_000}
-    setup = wide_setup(target, Network(64, 2), None, **options)
+    known = known_partitions(target, 0, steps=3_000)
+    options = {"updates": 1_500, "batch": 64, "seed": 0, "seeds": 2}
+    setup = wide_setup(target, known, Network(64, 2), None, **options)
     return target, run(setup, progress=False)
 
 
