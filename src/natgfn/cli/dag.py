@@ -46,6 +46,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+PAGE = "posterior.html"
+"""The name of the page about what was found."""
+
 EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
 
@@ -201,7 +204,7 @@ def _exact(case: Case, out: Path, voice: Voice) -> None:
         f"edges, paths, Markov blankets and a picture are in {out}",
         str(verdict),
     )
-    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+    voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 HowMany = Annotated[
@@ -251,7 +254,7 @@ def chains(
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
         str(verdict),
     )
-    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+    voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 @app.command(epilog="For example: natgfn dag fit sachs --log --out sachs")
@@ -384,7 +387,7 @@ def _fit(
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
         str(verdict),
     )
-    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+    voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 def _judge(
