@@ -10,7 +10,7 @@ import pytest
 from dag_oracles import law
 from test_cli import assert_one_line, natgfn
 
-from natgfn.dag import BGe, Prior, load, log_weights, posterior
+from natgfn.dag import BGe, Prior, fit, load, log_weights, posterior
 
 
 @pytest.fixture(autouse=True)
@@ -108,16 +108,13 @@ def test_a_minute_is_kept_and_goes_on():
     assert summary["options"]["minutes"] == 1
     assert summary["trust"]["elbo"] < summary["trust"]["eubo"]
     assert summary["verdict"]["word"] in result.output
-    # The record has the rest: updates and what chains found for it are not made again.
+    # The record knows how many updates were planned, and what chains found for the sampler: a
+    # checkpoint of another configuration would be refused.
     before = Path("run/record.jsonl").read_text().splitlines()
-    again = natgfn("resume", "run")
-    assert again.exit_code == 0, again.output
+    found = fit("wide.csv", minutes=0.1, samples=100, out="run", resume=True, progress=False)
+    assert found.draws.graphs.shape == (100, 17, 17)
     after = Path("run/record.jsonl").read_text().splitlines()
     assert after[: len(before)] == before
-    if after == before:
-        edges = pd.read_csv("run/edge_marginals.csv", index_col=0)
-        with np.load("run/samples.npz", allow_pickle=False) as samples:
-            assert np.abs(samples["graphs"].mean(axis=0) - edges.to_numpy()).max() < 0.05
 
 
 @pytest.mark.parametrize(

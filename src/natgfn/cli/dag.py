@@ -346,13 +346,14 @@ def _fit(
         told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
         remember(out / DAG_FIT, {"case": told, "own": own})
     target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
-    budget = {"updates": updates} if minutes is None else {"minutes": _FITTING * minutes}
+    pace: dict[str, Any]
+    pace = {"updates": updates} if minutes is None else {"minutes": _FITTING * minutes}
     found = train(
         table,
         **target,
         candidates=candidates,
         rule=chosen,
-        **budget,
+        **pace,
         seed=seed,
         seeds=seeds,
         samples=samples,

@@ -172,19 +172,17 @@ def _edges(graph: "Graph | None") -> "list[Table]":
 
     if graph is None:
         return []
-    there, back = graph.probabilities, graph.probabilities.T
+    names, there = graph.names, np.nan_to_num(graph.probabilities)
+    joined = np.minimum(there + there.T, 1)
+    pairs = np.argwhere(np.triu(joined) >= 0.005).tolist()
     rows = []
-    for i, j in np.argwhere((there + back >= 0.005) & (there >= back)):
-        if there[i, j] > back[i, j] or i < j:
-            rows.append((i, j, there[i, j], back[i, j], there[i, j] + back[i, j]))
-    rows = sorted(rows, key=lambda row: -row[-1])
+    for i, j in sorted(pairs, key=lambda pair: -joined[*pair])[:PAIRS]:
+        one, other = (i, j) if there[i, j] >= there[j, i] else (j, i)
+        numbers = (there[one, other], there[other, one], joined[i, j])
+        rows.append([names[one], names[other], *(f"{x:.3f}" for x in numbers)])
+    most = f", the {PAIRS} likeliest" if len(pairs) > PAIRS else ""
     header = ("one", "other", "one → other", "other → one", "joined")
-    cells = [
-        (graph.names[i], graph.names[j], *(f"{min(x, 1):.3f}" for x in found))
-        for i, j, *found in rows[:PAIRS]
-    ]
-    most = f", the {PAIRS} likeliest" if len(rows) > PAIRS else ""
-    return [Table(f"Pairs that may be joined{most}", header, cells)]
+    return [Table(f"Pairs that may be joined{most}", header, rows)]
 
 
 def _maps(folder: Path, graph: "Graph | None") -> "list[HeatMap]":

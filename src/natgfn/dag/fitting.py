@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Num
@@ -196,7 +197,7 @@ def _known_in(folder: Path) -> Partition:
     try:
         objects = read_header(folder)["configuration"]["source"]["objects"]
         arrays = arrays_in(folder)
-        return Partition(*(arrays[part["array"]] for part in objects))
+        return Partition(*(jnp.asarray(arrays[part["array"]]) for part in objects))
     except (KeyError, TypeError) as error:
         raise _not_a_fit(folder, error) from error
 
