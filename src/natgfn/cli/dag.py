@@ -53,8 +53,8 @@ EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
 
 _FITTING, _WRITING, _LEAST = 0.65, 0.1, 0.01
-"""Of the minutes of a fit: up to the end of training, after the chains that judge it, and the
-least that is left to these, in minutes."""
+"""Of the minutes of a fit: up to the end of training, and after the chains that judge it; and the
+minutes that these have at least."""
 
 _EVIDENCE = 2**21
 """Sets the seed of the chains that judge a sampler apart from those that it learns from."""

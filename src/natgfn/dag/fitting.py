@@ -37,6 +37,7 @@ from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw
 from .scores import AbstractScore, score_for
 from .subsets import table_bytes
+from .trust import OBJECTS
 
 UPDATES, BATCH = 4_000, 64
 
@@ -256,7 +257,8 @@ def wide_setup(
         watch=watch,
     )
     first = setup.flow(seed)
-    some = jax.tree.map(lambda x: x[:: -(-len(x) // 500)], known)
+    places = np.linspace(0, len(known.layer), OBJECTS, endpoint=False).astype(int)
+    some = jax.tree.map(lambda x: x[places], known)  # as many as `judge` takes: one program
     back = draw_back(env, first, some, key=jax.random.key(seed)).log_weights
     ends = [draw(target, first, 500, seed=seed).log_weights - env.log_total, back]
     middle = float(np.mean([np.median(logs) for logs in ends]))
