@@ -30,6 +30,8 @@ from natgfn.dag import (
     run_chains,
     wide_setup,
 )
+from natgfn.dag.fitting import _known_in, _updates_in
+from natgfn.errors import NatgfnError
 from natgfn.policies import AbstractPolicy, Network
 from natgfn.training import Run, run
 
@@ -147,6 +149,26 @@ class Sharpened(AbstractPolicy):
 
     def __call__(self, state):
         return self.policy.learned(state) + self.by * self.policy(state)
+
+
+@pytest.mark.slow
+def test_known_partitions_are_kept_with_the_run(target: Candidates, tmp_path: Path):
+    known = known_partitions(target, 0, steps=200)
+    options = {"updates": 1, "batch": 8, "seed": 0}
+    run(wide_setup(target, known, Network(8, 1), None, **options), out=tmp_path, progress=False)
+    kept = _known_in(tmp_path)
+    for found, expected in zip(kept, known, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    again = wide_setup(target, kept, Network(8, 1), None, **options)
+    run(again, out=tmp_path, resume=True, progress=False)  # no other configuration would do
+
+
+@pytest.mark.parametrize("configuration", [{}, {"source": {"objects": [{"array": "none"}]}}])
+def test_a_record_of_something_else_is_refused(configuration: dict, tmp_path: Path):
+    (tmp_path / "record.jsonl").write_text(json.dumps({"configuration": configuration}) + "\n")
+    for read in (_known_in, _updates_in):
+        with pytest.raises(NatgfnError, match="is not that of this fit"):
+            read(tmp_path)
 
 
 def test_chains_that_have_not_met_are_no_evidence(target: Candidates):
