@@ -1,6 +1,8 @@
-"""`natgfn dag exact`: what it writes, and errors of one line."""
+"""`natgfn dag`: what it writes, the time that it takes, and errors of one line."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import networkx as nx
@@ -10,7 +12,7 @@ import pytest
 from dag_oracles import law
 from test_cli import assert_one_line, natgfn
 
-from natgfn.dag import BGe, Prior, load, log_weights, posterior
+from natgfn.dag import BGe, Prior, fit, load, log_weights, posterior
 
 
 @pytest.fixture(autouse=True)
@@ -108,6 +110,68 @@ def test_effects_that_are_no_numbers_do_not_lose_the_rest():
     table.rename(columns={"c": "=c"}).to_csv("x.csv", index=False)
     assert natgfn("dag", "exact", "x.csv", "--out", "run").exit_code == 0
     assert set(pd.read_csv("run/effects.csv")["cause"]) == {"a", "b", "'=c"}
+
+
+def test_a_table_alone_is_enough():
+    """Also with options before it, and where it is called like a command."""
+    Path("exact").write_bytes(Path("data.csv").read_bytes())
+    given = (["data.csv", "--out", "run"], ["--seed", "1", "--out", "run", "./exact"])
+    for arguments in (["exact", "data.csv", "--out", "run"], *given):
+        result = natgfn("dag", *arguments)
+        assert result.exit_code == 0, result.output
+        assert "exact: all graphs were summed over" in result.output
+        summary = json.loads(Path("run/summary.json").read_text())
+        assert summary["command"].startswith("natgfn dag exact ")
+    assert "Missing argument" in natgfn("dag", "exact").output
+    page = natgfn("dag", "--help").output
+    assert all(command in page for command in ("DATA.csv", "exact", "chains", "fit"))
+    assert "--minutes" in natgfn("dag", "data.csv", "--help").output
+
+
+@pytest.mark.slow
+@pytest.mark.trains
+def test_a_minute_is_kept_and_goes_on():
+    """With 17 variables, which are too many for exact sums, and a core for this test."""
+    if os.getloadavg()[0] > (os.cpu_count() or 1):
+        pytest.skip("others use all cores: no time can be kept")
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(100, 17))
+    values[:, 1:] += 0.7 * values[:, :-1]
+    pd.DataFrame(values).add_prefix("x").to_csv("wide.csv", index=False)
+    natgfn("dag", "wide.csv", "--minutes", "0.01", "--out", "first")  # compiles
+    started = time.monotonic()
+    result = natgfn("dag", "wide.csv", "--minutes", "1", "--out", "run")
+    assert result.exit_code == 0, result.output
+    assert time.monotonic() - started < 75
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert summary["updates"] > 1
+    assert summary["options"]["minutes"] == 1
+    assert summary["trust"]["elbo"] < summary["trust"]["eubo"]
+    assert summary["verdict"]["word"] in result.output
+    # The record knows how many updates were planned, and what chains found for the sampler: a
+    # checkpoint of another configuration would be refused.
+    before = Path("run/record.jsonl").read_text().splitlines()
+    found = fit("wide.csv", minutes=0.1, samples=100, out="run", resume=True, progress=False)
+    assert found.draws.graphs.shape == (100, 17, 17)
+    after = Path("run/record.jsonl").read_text().splitlines()
+    assert after[: len(before)] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("data.csv --minutes 0", ("minutes must be positive", "got 0")),
+        ("data.csv --minutes nan", ("minutes must be positive", "got nan")),
+        ("exat data.csv", ("unexpected extra argument",)),
+        ("fit data.csv --minutes 1 --updates 9", ("give minutes", "or updates and evidence")),
+        ("fit data.csv --minutes -1", ("minutes must be positive", "got -1")),
+    ],
+)
+def test_bad_minutes_are_one_line(arguments: str, words: tuple[str, ...]):
+    result = natgfn("dag", *arguments.split())
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert all(word in result.output for word in words)
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,13 @@ from natgfn.dag import (
     exact_posterior,
     judge,
     judge_chains,
+    known_partitions,
     posterior_of,
     run_chains,
     wide_setup,
 )
+from natgfn.dag.fitting import _known_in, _updates_in
+from natgfn.errors import NatgfnError
 from natgfn.policies import AbstractPolicy, Network
 from natgfn.training import Run, run
 
@@ -67,8 +70,9 @@ def target() -> Candidates:
 @pytest.fixture(scope="module")
 def trained(target: Candidates) -> tuple[Candidates, Run]:
     """A short training on root partitions."""
-    options = {"updates": 1_500, "batch": 64, "seed": 0, "seeds": 2, "steps": 3_000}
-    setup = wide_setup(target, Network(64, 2), None, **options)
+    known = known_partitions(target, 0, steps=3_000)
+    options = {"updates": 1_500, "batch": 64, "seed": 0, "seeds": 2}
+    setup = wide_setup(target, known, Network(64, 2), None, **options)
     return target, run(setup, progress=False)
 
 
@@ -145,6 +149,26 @@ class Sharpened(AbstractPolicy):
 
     def __call__(self, state):
         return self.policy.learned(state) + self.by * self.policy(state)
+
+
+@pytest.mark.slow
+def test_known_partitions_are_kept_with_the_run(target: Candidates, tmp_path: Path):
+    known = known_partitions(target, 0, steps=200)
+    options = {"updates": 1, "batch": 8, "seed": 0}
+    run(wide_setup(target, known, Network(8, 1), None, **options), out=tmp_path, progress=False)
+    kept = _known_in(tmp_path)
+    for found, expected in zip(kept, known, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    again = wide_setup(target, kept, Network(8, 1), None, **options)
+    run(again, out=tmp_path, resume=True, progress=False)  # no other configuration would do
+
+
+@pytest.mark.parametrize("configuration", [{}, {"source": {"objects": [{"array": "none"}]}}])
+def test_a_record_of_something_else_is_refused(configuration: dict, tmp_path: Path):
+    (tmp_path / "record.jsonl").write_text(json.dumps({"configuration": configuration}) + "\n")
+    for read in (_known_in, _updates_in):
+        with pytest.raises(NatgfnError, match="is not that of this fit"):
+            read(tmp_path)
 
 
 def test_chains_that_have_not_met_are_no_evidence(target: Candidates):

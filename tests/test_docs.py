@@ -76,8 +76,8 @@ def test_a_command_names_what_exists(page, line, tmp_path):
     """Commands, options and settings. Files need not be there, but a configuration is read."""
     command = typer.main.get_command(app)
     _, *words = shlex.split(line, comments=True)
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
+    while hasattr(command, "resolve_command"):
+        _, command, words = command.resolve_command(typer.Context(command), words)
     parsed = command.make_context(line, words).params
     if command.name == "train":
         files = [word for word in parsed["settings"] if word.endswith(".toml")]

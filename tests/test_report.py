@@ -17,11 +17,12 @@ import pytest
 from test_cli import assert_one_line, natgfn
 
 import natgfn as ng
-from natgfn.report import Subject, Table, page
+from natgfn.report import Graph, Subject, Table, Verdict, charts, page, write_page
 from natgfn.training import command_of, read_settings, setup_from
 
 EVIL = "<script>alert(1)</script>"
 CLOSING = "</script><b>"
+FORMULA = "=1+1"
 
 
 def trained(folder: Path, **settings: Any) -> Path:
@@ -131,11 +132,12 @@ def test_no_command_is_promised_for_an_environment_of_ones_own(tmp_path: Path):
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a posterior over columns with names from a stranger."""
     folder = tmp_path_factory.mktemp("hostile")
-    values = np.random.default_rng(0).normal(size=(30, 3))
-    pd.DataFrame(values, columns=[EVIL, CLOSING, "$$"]).to_csv(folder / "data.csv", index=False)
+    values = np.random.default_rng(0).normal(size=(30, 4))
+    names = [EVIL, CLOSING, "$$", FORMULA]
+    pd.DataFrame(values, columns=names).to_csv(folder / "data.csv", index=False)
     result = natgfn("dag", "exact", folder / "data.csv", "--out", folder / "run")
     assert result.exit_code == 0, result.output
-    return folder / "run" / "report.html"
+    return folder / "run" / "posterior.html"
 
 
 def test_what_comes_from_a_file_is_escaped(hostile: Path):
@@ -144,10 +146,52 @@ def test_what_comes_from_a_file_is_escaped(hostile: Path):
     assert CLOSING not in text
     assert EVIL in words_of(text)
     assert "natgfn dag exact" in words_of(text)
-    edges = data_of(text)["figures"][0]
-    assert edges["names"][0] == [f"{EVIL[:15]}…", CLOSING, "$$"]
-    scripted = Subject(EVIL, command=CLOSING, tables=(Table(EVIL, (CLOSING,), ((EVIL,),)),))
-    assert EVIL not in page.render([scripted])
+    graph, edges = data_of(text)["figures"]
+    assert graph["names"] == [EVIL, CLOSING, "$$", FORMULA]
+    assert edges["names"][0] == [f"{EVIL[:15]}…", CLOSING, "$$", FORMULA]
+    scripted = Subject(
+        EVIL,
+        command=CLOSING,
+        verdict=Verdict(EVIL, [CLOSING]),
+        headline={EVIL: CLOSING},
+        graph=Graph([EVIL, CLOSING], np.array([[np.nan, 0.9], [0.1, np.nan]])),
+        tables=(Table(EVIL, (CLOSING,), ((EVIL,),)),),
+    )
+    rendered = page.render([scripted])
+    assert EVIL not in rendered
+    assert CLOSING not in rendered
+
+
+def test_the_page_of_a_posterior_says_what_its_files_say(hostile: Path):
+    text, folder = hostile.read_text(), hostile.parent
+    summary = json.loads((folder / "summary.json").read_text())
+    words = " ".join(words_of(text).split())
+    assert f"exact all graphs were summed over, to {summary['accuracy']:.0e}" in words
+    assert f"expected number of edges {summary['expected_edges']:.4g}" in words
+    edges = pd.read_csv(folder / "edge_marginals.csv", index_col=0).to_numpy()
+    graph, _ = data_of(text)["figures"]
+    shown = np.array(graph["values"], float)
+    off = ~np.eye(4, dtype=bool)
+    np.testing.assert_allclose(shown[off], edges[off], rtol=6e-3)
+    assert np.isnan(np.diag(shown)).all()
+    assert f"{(edges + edges.T).max():.3f}" in words
+    assert not (folder / "report.html").exists()
+
+
+def test_variables_go_around_a_circle_causes_first():
+    rng = np.random.default_rng(0)
+    order = rng.permutation(9)
+    values = np.zeros((9, 9))
+    for early, late in ((0, 3), (3, 5), (1, 5), (5, 8), (2, 4)):
+        values[order[early], order[late]] = rng.uniform(0.6, 0.9)
+        values[order[late], order[early]] = 0.1
+    values[order[8], order[0]] = 0.55  # would close a cycle, and is the least probable
+    np.fill_diagonal(values, np.nan)
+    found = charts.around(values)
+    assert sorted(found) == list(range(9))
+    for early, late in ((0, 3), (3, 5), (1, 5), (5, 8), (2, 4)):
+        assert found.index(order[early]) < found.index(order[late])
+    assert abs(found.index(order[2]) - found.index(order[4])) == 1
 
 
 def test_a_missing_library_is_named_with_its_extra(runs: Path, monkeypatch: pytest.MonkeyPatch):
@@ -298,9 +342,72 @@ def look_and_switch(browser: Any, kl: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
+def test_a_reader_of_a_graph_chooses_the_threshold_and_points(browser: Any, tmp_path: Path):
+    from selenium.webdriver import ActionChains, Keys
+    from selenium.webdriver.common.actions.action_builder import ActionBuilder
+
+    values = np.zeros((4, 4))
+    values[0, 1], values[1, 0], values[1, 2], values[2, 1] = 0.9, 0.05, 0.55, 0.4
+    np.fill_diagonal(values, np.nan)
+    names = ["A", "B", EVIL, FORMULA]
+    verdict = Verdict("do not use yet", ["chains have not met"])
+    path = tmp_path / "posterior.html"
+    write_page([Subject("graphs", verdict=verdict, graph=Graph(names, values))], path)
+    opened(browser, path)
+
+    def found(css: str) -> list[Any]:
+        return browser.find_elements("css selector", f"#graph-0 {css}")
+
+    def drawn() -> tuple[int, int]:
+        assert found("")[0].get_attribute("aria-label").startswith("4 variables, and 2 edges")
+        told = browser.find_element("css selector", "output").text
+        edges, pairs = len(found(".edge")), len(found(".band-between"))
+        assert told.endswith(f": {edges} edges, {pairs} pairs joined")
+        return edges, pairs
+
+    assert drawn() == (2, 2)
+    slider = browser.find_element("css selector", ".threshold input")
+    slider.send_keys(Keys.ARROW_RIGHT * 10)
+    assert drawn() == (1, 2)
+    slider.send_keys(Keys.END)
+    assert drawn() == (0, 0)
+    slider.send_keys(Keys.ARROW_LEFT * 60)
+    assert drawn() == (3, 2)
+
+    middle = """
+        const path = [...document.querySelectorAll("#graph-0 .felt")].at(0);
+        const point = path.getPointAtLength(path.getTotalLength() / 2);
+        const { x, y } = new DOMPoint(point.x, point.y).matrixTransform(path.getScreenCTM());
+        return [x, y];
+    """
+    browser.execute_script("document.getElementById('graph-0').scrollIntoView({block: 'center'})")
+    x, y = browser.execute_script(middle)
+    pointer = ActionBuilder(browser)
+    pointer.pointer_action.move_to_location(round(x), round(y))
+    pointer.perform()
+    assert found(".note")[0].text.splitlines() == [
+        "A → B: 0.900",
+        "B → A: 0.050",
+        "not joined: 0.050",
+    ]
+    ActionChains(browser).move_to_element(found(".variable circle")[1]).perform()
+    assert found(".note")[0].text.splitlines() == [
+        *("B", "caused by A: 0.900", f"caused by {EVIL}: 0.400"),
+        *(f"causes {EVIL}: 0.550", "causes A: 0.050"),
+    ]
+    screenshot = tmp_path / "page.png"
+    assert browser.save_screenshot(str(screenshot))
+    assert screenshot.stat().st_size > 20_000
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.slow
 def test_names_from_a_stranger_are_shown_and_not_run(hostile: Path, browser: Any):
     opened(browser, hostile)
     labels = [x.text for x in browser.find_elements("css selector", ".chart .tick")]
     assert CLOSING in labels
+    names = [x.text for x in browser.find_elements("css selector", ".variable text")]
+    assert FORMULA in names
+    assert CLOSING in names
     assert browser.find_elements("css selector", "b, .chart script") == []
     assert browser.get_log("browser") == []

@@ -19,8 +19,9 @@ from natgfn.algorithm import Algorithm, advance, stack_seeds
 from natgfn.envs import Hypergrid
 from natgfn.metrics import METRICS
 from natgfn.objectives import TrajectoryBalance
-from natgfn.optim import AbstractRule, Euclidean, Natural, by_part
+from natgfn.optim import AbstractRule, Cosine, Euclidean, Linear, Natural, by_part
 from natgfn.policies import Flow, Tabular, Uniform
+from natgfn.training import Setup, lasting, paced
 from natgfn.training.loop import note
 
 GRID = ng.envs.Hypergrid(side=4)
@@ -137,6 +138,37 @@ def test_a_step_is_traced_once_whatever_the_count_and_the_rates():
     np.testing.assert_array_equal(states.step, 8)
     assert len(TRACES) == before
     assert np.abs(states.flow.forward.logits - logits).max() > 0
+
+
+def test_a_step_is_traced_once_however_long_the_schedules():
+    algorithm, states = small(Euclidean(Cosine(0.1, 10)))
+    states, _ = advance(algorithm.with_traced_numbers(), states, jnp.array(1))
+    before = len(TRACES)
+    longer = eqx.tree_at(lambda a: a.rule, algorithm, Euclidean(Cosine(0.1, 500)))
+    advance(longer.with_traced_numbers(), states, jnp.array(1))
+    assert len(TRACES) == before
+
+
+def test_a_run_without_time_stops_and_goes_on_as_if_it_had_not(tmp_path):
+    setup = Setup(GRID, Euclidean(Cosine(0.1, 4)), batch=4, updates=4, evaluate_every=1)
+    whole = ng.training.run(setup, progress=False)
+    cut = ng.training.run(setup, out=tmp_path, seconds=1e-9, progress=False)
+    assert int(cut.state.step[0]) == 1
+    rest = ng.training.run(setup, out=tmp_path, resume=True, seconds=600.0, progress=False)
+    assert rest.steps.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(rest.flow(0).forward.logits, whole.flow(0).forward.logits)
+
+
+def test_a_paced_run_has_as_many_updates_as_there_is_time_for():
+    rule = Euclidean(Cosine(0.1, 4), log_z_rate=Linear(1.0, 4))
+    setup = Setup(GRID, rule, batch=4, updates=4)
+    longer = paced(setup, 100.0)
+    assert longer.updates > 100
+    assert longer.rule == Euclidean(
+        Cosine(0.1, longer.updates), log_z_rate=Linear(1.0, longer.updates)
+    )
+    assert longer == lasting(setup, longer.updates)
+    assert paced(setup, 0.0).updates == 1
 
 
 def test_traced_numbers_are_the_same_numbers():

@@ -22,7 +22,7 @@ from .objectives import (
     evaluate,
     expected,
 )
-from .optim import AbstractRule
+from .optim import AbstractRule, Cosine, Linear
 from .policies import Flow
 from .sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
 from .sources import AbstractSource, Fresh
@@ -79,8 +79,20 @@ class Algorithm(eqx.Module):
     batch: int = 128
 
     def with_traced_numbers(self) -> "Algorithm":
-        """The same, with rates and dampings as values of the compiled program, not parts of it."""
-        traced = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, float) else x, self)
+        """The same, with rates and dampings as values of the compiled program, not parts of it.
+
+        So are the lengths of schedules: a longer run is not compiled again.
+        """
+
+        def is_schedule(part: Any) -> bool:
+            return isinstance(part, Cosine | Linear)
+
+        def trace(part: Any) -> Any:
+            if is_schedule(part):
+                return jax.tree.map(jnp.asarray, part)
+            return jnp.asarray(part) if isinstance(part, float) else part
+
+        traced = jax.tree.map(trace, self, is_leaf=is_schedule)
         return eqx.tree_at(lambda a: a.env, traced, self.env)
 
     def init(self, flow: Flow, seed: int) -> TrainState:

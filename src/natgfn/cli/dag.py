@@ -1,6 +1,7 @@
 """`natgfn dag`: from a table of observations to a posterior over graphs."""
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from ..errors import NatgfnError
 from ..memory import gigabytes
@@ -23,12 +25,36 @@ if TYPE_CHECKING:
     from ..dag import AbstractPosterior, Data, ExactPosterior, Prior, SampledPosterior, Verdict
     from ..optim import AbstractRule
 
+TABLE = "DATA.csv"
+"""What the list of commands calls the one that is not named: `natgfn dag DATA.csv`."""
+
+
+class _TablesToo(TyperGroup):
+    """A first word that names no command is that of a table, and so are options before it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in self.commands and args[0] != TABLE:
+            return super().resolve_command(ctx, args)
+        return None, self.commands[TABLE], args
+
+
 app = typer.Typer(
-    help="Bayesian structure learning: which variables cause which.", no_args_is_help=True
+    cls=_TablesToo,
+    help="Bayesian structure learning: which variables cause which. A table alone, natgfn dag "
+    "DATA.csv, is enough; a file that is called like a command is spelled ./exact.",
+    context_settings={"ignore_unknown_options": True},
+    no_args_is_help=True,
 )
+
+PAGE = "posterior.html"
+"""The name of the page about what was found."""
 
 EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
+
+_FITTING, _WRITING, _LEAST = 0.65, 0.1, 0.01
+"""Of the minutes of a fit: up to the end of training, and after the chains that judge it; and the
+minutes that these have at least."""
 
 _EVIDENCE = 2**21
 """Sets the seed of the chains that judge a sampler apart from those that it learns from."""
@@ -134,10 +160,46 @@ def _edge(text: str) -> tuple[str, str]:
 Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")]
 
 
+Minutes = Annotated[
+    float, typer.Option(help="That it may take, where exact sums would take longer.")
+]
+Seed = Annotated[int, typer.Option(help="Of the parameters and of all draws.")]
+
+
+@app.command(TABLE, epilog="For example: natgfn dag sachs --log --out sachs")
+@takes(Case, Voice)
+def table_alone(
+    case: Case, voice: Voice, out: Out = Path("dag"), minutes: Minutes = 10.0, seed: Seed = 0
+) -> None:
+    """All of it: exact if that is quick, else a trained sampler, judged by Markov chains."""
+    _require_positive(minutes)
+    if _is_quick(len(case.table().names), minutes):
+        _exact(case, out, voice)
+    else:
+        with interruptible(out, f"natgfn resume {out}"):
+            _fit(case, out, voice, minutes=minutes, seed=seed)
+
+
+def _require_positive(minutes: float) -> None:
+    if not 0 < minutes < math.inf:
+        raise NatgfnError(f"minutes must be positive, got {minutes:g}")
+
+
+def _is_quick(count: int, minutes: float) -> bool:
+    """Whether exact sums are: each variable makes them take four times as long."""
+    from ..dag import TABULATED
+
+    return count <= EXACT or (count <= TABULATED and 4 ** (count - EXACT) <= minutes)
+
+
 @app.command(epilog="For example: natgfn dag exact sachs --log --temperature paper --out sachs")
 @takes(Case, Voice)
 def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
     """The exact posterior: probabilities of edges, paths and Markov blankets, and a picture."""
+    _exact(case, out, voice)
+
+
+def _exact(case: Case, out: Path, voice: Voice) -> None:
     from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior
 
     table = case.table()
@@ -155,7 +217,7 @@ def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
         f"edges, paths, Markov blankets and a picture are in {out}",
         str(verdict),
     )
-    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+    voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 HowMany = Annotated[
@@ -205,7 +267,7 @@ def chains(
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
         str(verdict),
     )
-    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+    voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 @app.command(epilog="For example: natgfn dag fit sachs --log --out sachs")
@@ -214,8 +276,13 @@ def fit(
     case: Case,
     voice: Voice,
     out: Out = Path("dag"),
-    updates: Annotated[int, typer.Option(help="Of the sampler.")] = 4_000,
-    seed: Annotated[int, typer.Option(help="Of the parameters and of all draws.")] = 0,
+    updates: Annotated[
+        int | None, typer.Option(help="Of the sampler; 4,000 unless there are minutes.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="To keep to, chains and all, in place of updates.")
+    ] = None,
+    seed: Seed = 0,
     seeds: Annotated[int, typer.Option(help="Samplers, trained one after the other.")] = 1,
     samples: Annotated[int, typer.Option(help="Graphs to draw in the end.")] = 10_000,
     rule: Annotated[
@@ -227,14 +294,25 @@ def fit(
     ] = "adam",
     candidates: HowMany = None,
     evidence: Annotated[
-        float, typer.Option(help="Minutes of independent chains, where exact sums take too long.")
-    ] = 2.0,
+        float | None,
+        typer.Option(
+            help="Minutes of independent chains, where exact sums take too long; 2 unless there "
+            "are minutes of all."
+        ),
+    ] = None,
 ) -> None:
     """Train a sampler of graphs, and say whether to trust it."""
-    own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
-    own |= {"candidates": candidates, "evidence": evidence}
+    if minutes is None:
+        updates = 4_000 if updates is None else updates
+        evidence = 2.0 if evidence is None else evidence
+    elif updates is not None or evidence is not None:
+        raise NatgfnError("give minutes, which are for everything, or updates and evidence")
+    else:
+        _require_positive(minutes)
+    own = {"updates": updates, "minutes": minutes, "seed": seed, "seeds": seeds}
+    own |= {"samples": samples, "rule": rule, "candidates": candidates, "evidence": evidence}
     with interruptible(out, f"natgfn resume {out}"):
-        _fit(case, out, voice, **own, resume=False)
+        _fit(case, out, voice, **own)
 
 
 def resume_fit(folder: Path, voice: Voice) -> None:
@@ -255,38 +333,43 @@ def _fit(
     out: Path,
     voice: Voice,
     *,
-    updates: int,
     seed: int,
-    seeds: int,
-    samples: int,
-    rule: str,
-    candidates: int | None,
-    evidence: float,
-    resume: bool,
+    updates: int | None = None,
+    minutes: float | None = None,
+    seeds: int = 1,
+    samples: int = 10_000,
+    rule: str = "adam",
+    candidates: int | None = None,
+    evidence: float | None = None,
+    resume: bool = False,
 ) -> None:
+    """With a number of updates and minutes of evidence, or else with minutes for everything."""
     from ..dag import TABULATED, exact_posterior, fit_memory, judge_by_exact, usual_number
     from ..dag import fit as train
+    from ..training import RECORD, Record
 
+    started = time.perf_counter()
     chosen, table = _rule(rule), case.table()
     count = len(table.names)
     number = min(candidates or usual_number(count, table.discrete), count - 1)
     way = "all sets of parents" if count <= TABULATED else f"parents among {number} candidates"
     voice.say(f"{_size(table)}; {way}; {gigabytes(fit_memory(count))} of memory")
-    own = {"updates": updates, "seed": seed, "seeds": seeds, "samples": samples, "rule": rule}
-    own |= {"candidates": candidates, "evidence": evidence}
+    own = {"updates": updates, "minutes": minutes, "seed": seed, "seeds": seeds}
+    own |= {"samples": samples, "rule": rule, "candidates": candidates, "evidence": evidence}
     if not resume:
         told = asdict(case)
         told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
         told["interventions"] = case.interventions and str(case.interventions.absolute())
         remember(out / DAG_FIT, {"case": told, "own": own})
-    started = time.perf_counter()
     target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
+    pace: dict[str, Any]
+    pace = {"updates": updates} if minutes is None else {"minutes": _FITTING * minutes}
     found = train(
         table,
         **target,
         candidates=candidates,
         rule=chosen,
-        updates=updates,
+        **pace,
         seed=seed,
         seeds=seeds,
         samples=samples,
@@ -295,6 +378,7 @@ def _fit(
         progress=voice.speaks,
     )
     summary: dict[str, Any] = {
+        "updates": Record(out / RECORD).read()[1][-1]["step"],
         "training_seconds": round(time.perf_counter() - started, 1),
         "samples": len(found.draws.graphs),
         "quality": found.quality(),
@@ -304,6 +388,9 @@ def _fit(
         summary["distance_to_exact"] = found.errors(exact)
         verdict = judge_by_exact(found, exact)
     else:
+        if minutes is not None:
+            spent = (time.perf_counter() - started) / 60
+            evidence = max(_LEAST, (1 - _WRITING) * minutes - spent)
         verdict, summary["trust"] = _judge(found, table, target, evidence, seed, voice)
     summary["verdict"] = verdict._asdict()
     about = case.summary(table)
@@ -317,14 +404,14 @@ def _fit(
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
         str(verdict),
     )
-    voice.tell(told | {"out": out, "report": tell_page(out, voice)})
+    voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 def _judge(
     found: "SampledPosterior",
     table: "Data",
     target: dict[str, Any],
-    minutes: float,
+    minutes: float | None,
     seed: int,
     voice: Voice,
 ) -> "tuple[Verdict, dict[str, float]]":

@@ -12,7 +12,7 @@ from .case import is_fit
 from .voice import Voice
 
 if TYPE_CHECKING:
-    from ..report import HeatMap, Subject, Table
+    from ..report import Graph, HeatMap, Subject, Table
     from ..sweeps import Sweep
     from ..training import Run
 
@@ -27,11 +27,13 @@ def write_report(folders: Sequence[Path], page: Path) -> None:
     write_page([subject_in(folder, name) for folder, name in _named(folders)], page)
 
 
-def tell_page(folder: Path, voice: Voice, run: "Run | Sweep | None" = None) -> Path | None:
+def tell_page(
+    folder: Path, voice: Voice, run: "Run | Sweep | None" = None, name: str | None = None
+) -> Path | None:
     """Write the page of a command that has ended, and say where it is, or why there is none."""
     from ..report import PAGE
 
-    path = folder / PAGE
+    path = folder / (name or PAGE)
     try:
         page = path if run is None else run.report(path)
         if run is None:
@@ -88,7 +90,7 @@ def _trained(folder: Path, name: str) -> "Subject":
 
 
 def _with_summary(folder: Path, subject: "Subject") -> "Subject":
-    from ..report import Table, flat
+    from ..report import Table, Verdict, flat
 
     path = folder / SUMMARY
     if not path.exists():
@@ -96,14 +98,22 @@ def _with_summary(folder: Path, subject: "Subject") -> "Subject":
     try:
         summary: dict[str, Any] = dict(json.loads(path.read_text()))
         told = {key: summary.pop(key, default) for key, default in _TOLD.items()}
-        numbers = Table("Numbers", ("name", "value"), list(flat(summary)))
+        verdict = summary.get("verdict")
+        lines = dict(flat(summary))
+        numbers = Table("Numbers", ("name", "value"), list(lines.items()))
+        graph = _graph(folder, summary.get("variables"))
         return dataclasses.replace(
             subject,
             command=str(told["command"]),
+            verdict=verdict and Verdict(str(verdict["word"]), [*map(str, verdict["why"])]),
+            headline={
+                what: _brief(lines[name]) for name, what in _HEADLINE.items() if name in lines
+            },
+            graph=graph,
             settings={**dict(flat(told["options"])), **subject.settings},
             versions={**told["versions"], **subject.versions},
-            maps=(*subject.maps, *_maps(folder)),
-            tables=(numbers, *_samples(folder)),
+            maps=(*subject.maps, *_maps(folder, graph)),
+            tables=(*_edges(graph), numbers, *_samples(folder)),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise NatgfnError(f"{folder} is not as natgfn left it: {error}") from error
@@ -112,20 +122,80 @@ def _with_summary(folder: Path, subject: "Subject") -> "Subject":
 _TOLD: dict[str, Any] = {"command": "", "options": {}, "versions": {}}
 """What a summary says besides numbers."""
 
+_HEADLINE = {
+    "rows": "rows",
+    "expected_edges": "expected number of edges",
+    "log_z_relative_to_empty": "log Z, the empty graph having 0",
+    "trust.elbo": "ELBO, at most log Z",
+    "trust.eubo": "EUBO, at least log Z",
+    "quality.effective_sample_share": "effective share of the draws",
+    "distance_to_exact.largest_error_of_a_marginal": "largest error of an edge",
+    "trust.largest_difference_from_chains": "largest difference of an edge from chains",
+    "trust.mean_difference_from_chains": "mean difference of an edge from chains",
+    "quality.largest_r_hat": "largest R-hat of an edge",
+}
+"""Which numbers of a summary come first, and what they are."""
 
-def _maps(folder: Path) -> "list[HeatMap]":
+
+def _brief(text: str) -> str:
+    """A number with as many digits as a headline needs."""
+    return f"{float(text):.{6 if abs(float(text)) >= 1_000 else 4}g}"
+
+
+PAIRS = 200
+"""The most pairs of variables in the table of edges."""
+
+
+def _graph(folder: Path, names: list[str] | None) -> "Graph | None":
+    """The probabilities of edges between variables of these names, which no CSV has changed."""
+    import numpy as np
+
+    from ..report import Graph
+
+    path = folder / "edge_marginals.csv"
+    if not path.exists():
+        return None
+    (_, *columns), *rows = _read_csv(path)
+    values = np.array([row[1:] for row in rows], float)
+    np.fill_diagonal(values, np.nan)
+    names = columns if names is None else [*map(str, names)]
+    if values.shape != (len(names), len(names)):
+        raise ValueError(f"{path.name} has not the variables of {SUMMARY}")
+    return Graph(names, values)
+
+
+def _edges(graph: "Graph | None") -> "list[Table]":
+    """Pairs that may be joined, the most probable first: what the picture shows, in words."""
+    import numpy as np
+
+    from ..report import Table
+
+    if graph is None:
+        return []
+    names, there = graph.names, np.nan_to_num(graph.probabilities)
+    joined = np.minimum(there + there.T, 1)
+    pairs = np.argwhere(np.triu(joined) >= 0.005).tolist()
+    rows = []
+    for i, j in sorted(pairs, key=lambda pair: -joined[*pair])[:PAIRS]:
+        one, other = (i, j) if there[i, j] >= there[j, i] else (j, i)
+        numbers = (there[one, other], there[other, one], joined[i, j])
+        rows.append([names[one], names[other], *(f"{x:.3f}" for x in numbers)])
+    most = f", the {PAIRS} likeliest" if len(pairs) > PAIRS else ""
+    header = ("one", "other", "one → other", "other → one", "joined")
+    return [Table(f"Pairs that may be joined{most}", header, rows)]
+
+
+def _maps(folder: Path, graph: "Graph | None") -> "list[HeatMap]":
     """Probabilities of edges, and of the values of variables."""
     import numpy as np
 
     from ..report import HeatMap
 
     maps = []
-    if (path := folder / "edge_marginals.csv").exists():
-        (_, *targets), *rows = _read_csv(path)
-        values = np.array([row[1:] for row in rows], float)
-        np.fill_diagonal(values, np.nan)
-        names = ([row[0] for row in rows], targets)
-        maps.append(HeatMap("probability of each edge", values, ("source", "target"), names))
+    if graph is not None:
+        names = (graph.names, graph.names)
+        title, axes = "probability of each edge", ("source", "target")
+        maps.append(HeatMap(title, graph.probabilities, axes, names))
     if (path := folder / "marginals.csv").exists():
         (_, _, *columns), *rows = _read_csv(path)
         cells = np.array([row[: 2 + columns.index("probability") + 1] for row in rows])

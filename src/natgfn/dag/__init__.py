@@ -48,6 +48,7 @@ from .export import write_graphml as write_graphml
 from .fitting import TABULATED as TABULATED
 from .fitting import fit as fit
 from .fitting import fit_memory as fit_memory
+from .fitting import known_partitions as known_partitions
 from .fitting import posterior_of as posterior_of
 from .fitting import setup_of as setup_of
 from .fitting import wide_setup as wide_setup

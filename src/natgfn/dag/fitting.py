@@ -6,25 +6,27 @@ $d (d - 1) / 2$. Half of every batch then leads to partitions that Markov chains
 them a sampler loses modes, and nothing that it draws can tell.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jaxtyping import Num
 
-from ..envs import Dags
-from ..errors import require_whole
+from ..envs import Dags, Partition
+from ..errors import NatgfnError, require_whole
 from ..metrics import draw_back
 from ..objectives import Huber, TrajectoryBalance
 from ..optim import AbstractRule, Adam, Cosine
 from ..policies import AbstractDesign, Network
 from ..sampling import UniformMixture
 from ..sources import Known
-from ..training import Run, Setup, run
+from ..training import Run, Setup, arrays_in, has_checkpoint, lasting, paced, read_header, run
 from ..watch import AbstractWatcher
 from .candidates import ENTRIES, Candidates, Weights
 from .data import Data, Edge, load
@@ -35,6 +37,7 @@ from .priors import Prior, log_weights
 from .sampler import MOST, TOGETHER, Draws, SampledPosterior, draw
 from .scores import AbstractScore, score_for
 from .subsets import table_bytes
+from .trust import OBJECTS
 
 UPDATES, BATCH = 4_000, 64
 
@@ -50,6 +53,8 @@ TABULATED = 16
 STEPS, KNOWN = 40_000, 8_192
 """Of each chain whose partitions are replayed, and how many of these."""
 
+_REPLAYED = 0.2  # of the minutes of a fit: those of these chains
+
 
 def fit(
     table: Data | pd.DataFrame | Num[np.ndarray, "rows d"] | str | Path,
@@ -63,6 +68,7 @@ def fit(
     policy: AbstractDesign | None = None,
     rule: AbstractRule | None = None,
     updates: int = UPDATES,
+    minutes: float | None = None,
     batch: int | None = None,
     seed: int = 0,
     seeds: int = 1,
@@ -90,6 +96,8 @@ def fit(
             the paper's `Transformer`. Two layers of 128 units by default, or of 256.
         rule: how a batch becomes an update; by default Adam with rates that fall like a cosine.
         updates: how many.
+        minutes: for everything up to the end of training, in place of `updates`: as many are made
+            as the speed of the first ones allows. Draws come afterwards.
         batch: trajectories an update; 64 by default, or 128.
         seed: of the parameters and of all draws.
         seeds: samplers, trained one after the other, each of which draws its share of the samples.
@@ -101,6 +109,10 @@ def fit(
         log: called with each line of the record.
     """
     require_whole("samples", samples, 1)
+    if minutes is not None and not 0 < minutes < np.inf:
+        raise ValueError(f"minutes must be positive, got {minutes}")
+    started = time.perf_counter()
+    begun = Path(out) if resume and out is not None and has_checkpoint(Path(out)) else None
     data = table if isinstance(table, Data) else load(table)
     prior = replace(prior, forbid=(*prior.forbid, *forbid), require=(*prior.require, *require))
     scored = score_for(data, score)
@@ -114,10 +126,18 @@ def fit(
         target = Candidates.of(Weights.of(data, scored, prior, temperature), candidates)
         policy = Network(256, 2) if policy is None else policy
         batch = 2 * BATCH if batch is None else batch
-        setup = wide_setup(
-            target, policy, rule, updates, batch, seed, seeds, watch, progress=progress
-        )
-    trained = run(setup, out=out, resume=resume, progress=progress, log=log)
+        if begun is None:
+            share = None if minutes is None else _REPLAYED * minutes
+            known = known_partitions(target, seed, minutes=share, progress=progress)
+        else:
+            known = _known_in(begun)
+        setup = wide_setup(target, known, policy, rule, updates, batch, seed, seeds, watch)
+    seconds = None
+    if minutes is not None:
+        left = 60 * minutes - (time.perf_counter() - started)
+        setup = paced(setup, left) if begun is None else lasting(setup, _updates_in(begun))
+        seconds = 60 * minutes - (time.perf_counter() - started)
+    trained = run(setup, out=out, resume=resume, seconds=seconds, progress=progress, log=log)
     return posterior_of(trained, target, data.names, samples)
 
 
@@ -157,8 +177,47 @@ def setup_of(
     return replace(setup, rule=rule, log_z=float(np.float32(first.mean())))
 
 
+def known_partitions(
+    target: Candidates,
+    seed: int,
+    *,
+    steps: int = STEPS,
+    minutes: float | None = None,
+    progress: bool = False,
+) -> Partition:
+    """What chains find for a sampler to learn from: so many steps of each, or so many minutes."""
+    sweeps = -(-steps // target.env.size) if minutes is None else None
+    chains = run_chains(
+        target, minutes=minutes, sweeps=sweeps, seed=seed + _CHAINS, progress=progress
+    )
+    return chains.partitions(KNOWN)
+
+
+def _known_in(folder: Path) -> Partition:
+    """The known partitions of a run that has begun."""
+    try:
+        objects = read_header(folder)["configuration"]["source"]["objects"]
+        arrays = arrays_in(folder)
+        return Partition(*(jnp.asarray(arrays[part["array"]]) for part in objects))
+    except (KeyError, TypeError) as error:
+        raise _not_a_fit(folder, error) from error
+
+
+def _updates_in(folder: Path) -> int:
+    """The updates of a run that has begun."""
+    try:
+        return int(read_header(folder)["configuration"]["updates"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _not_a_fit(folder, error) from error
+
+
+def _not_a_fit(folder: Path, error: Exception) -> NatgfnError:
+    return NatgfnError(f"the record in {folder} is not that of this fit: {error!r}")
+
+
 def wide_setup(
     target: Candidates,
+    known: Partition,
     policy: AbstractDesign,
     rule: AbstractRule | None,
     updates: int,
@@ -166,9 +225,6 @@ def wide_setup(
     seed: int,
     seeds: int = 1,
     watch: tuple[AbstractWatcher, ...] = (),
-    *,
-    steps: int = STEPS,
-    progress: bool = False,
 ) -> Setup:
     r"""The run that `fit` makes beyond `TABULATED` variables.
 
@@ -177,19 +233,16 @@ def wide_setup(
 
     Args:
         target: local weights.
+        known: partitions that chains have found.
         policy: as in `fit`, as are the following.
         rule: how a batch becomes an update.
         updates: how many.
         batch: trajectories an update, half of them to known partitions.
-        seed: of the parameters and of all draws, those of the chains too.
+        seed: of the parameters and of all draws.
         seeds: samplers.
         watch: what else to look at.
-        steps: of each chain that finds the known partitions.
-        progress: whether to say how far these are.
     """
-    sweeps = -(-steps // target.env.size)
-    found = run_chains(target, sweeps=sweeps, seed=seed + _CHAINS, progress=progress)
-    env, known = target.env, found.partitions(KNOWN)
+    env = target.env
     setup = Setup(
         env,
         policy=Guided(policy),
@@ -204,7 +257,9 @@ def wide_setup(
         watch=watch,
     )
     first = setup.flow(seed)
-    back = draw_back(env, first, found.partitions(500), key=jax.random.key(seed)).log_weights
+    places = np.linspace(0, len(known.layer), OBJECTS, endpoint=False).astype(int)
+    some = jax.tree.map(lambda x: x[places], known)  # as many as `judge` takes: one program
+    back = draw_back(env, first, some, key=jax.random.key(seed)).log_weights
     ends = [draw(target, first, 500, seed=seed).log_weights - env.log_total, back]
     middle = float(np.mean([np.median(logs) for logs in ends]))
     if rule is None:

@@ -8,6 +8,7 @@ worth.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import equinox as eqx
 import jax
@@ -90,12 +91,22 @@ class SampledPosterior(AbstractPosterior):
 
     @property
     def edge_marginals(self) -> pd.DataFrame:
-        return self.frame(self._mean(slice(None)))
+        return self.frame(self._plain.copy())
 
     @property
     def corrected_marginals(self) -> pd.DataFrame:
         """The probabilities of edges with the sampler's error weighted away."""
-        return self.frame(self._mean(slice(None), self.draws.shares))
+        return self.frame(self._corrected.copy())
+
+    # Asked for again and again, and over many partitions not quick.
+
+    @cached_property
+    def _plain(self) -> Float[np.ndarray, "d d"]:
+        return self._mean(slice(None))
+
+    @cached_property
+    def _corrected(self) -> Float[np.ndarray, "d d"]:
+        return self._mean(slice(None), self.draws.shares)
 
     def by_seed(self) -> Float[np.ndarray, "seeds d d"]:
         """The probabilities of edges of each seed's draws."""

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int
 
 from ..errors import require_whole
@@ -46,7 +45,7 @@ class Cosine(AbstractSchedule):
         _check(self)
 
     def __call__(self, step: Int[Array, ""] | int) -> Scalar:
-        share = optax.cosine_decay_schedule(1.0, self.steps)(step)
+        share = (1 + jnp.cos(jnp.pi * _share(self, step))) / 2
         return jnp.asarray(self.end + (self.start - self.end) * share)
 
 
@@ -67,7 +66,12 @@ class Linear(AbstractSchedule):
         _check(self)
 
     def __call__(self, step: Int[Array, ""] | int) -> Scalar:
-        return jnp.asarray(optax.linear_schedule(self.start, self.end, self.steps)(step))
+        return jnp.asarray(self.start + (self.end - self.start) * _share(self, step))
+
+
+def _share(schedule: Cosine | Linear, step: Int[Array, ""] | int) -> Scalar:
+    """How much of it is over, from 0 to 1; `steps` may be a value of a compiled program."""
+    return jnp.minimum(step / schedule.steps, 1.0)
 
 
 def _check(schedule: Cosine | Linear) -> None:

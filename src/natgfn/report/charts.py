@@ -6,13 +6,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from .subject import HeatMap, Law, Subject, seen
+from .subject import Graph, HeatMap, Law, Subject, seen
 
 POINTS = 400
 """The most points of a curve; of a longer record these are evenly spaced."""
 
 OBJECTS = 1_500
 """The most objects of a law that are drawn one by one: the most probable ones of the target."""
+
+THRESHOLD = 0.5
+"""The probability over which an edge is drawn, before a reader chooses another."""
+
+LARGE = 30
+"""Variables of a graph that is drawn as wide as the page, and so is the table of its edges."""
 
 TITLES = {
     "kl": "KL(sampler || target), nats",
@@ -147,6 +153,60 @@ def _only(known: Law) -> str:
     return f"; the {OBJECTS:,} most probable ones are drawn" if hidden > 0 else ""
 
 
+def graph(subject: Subject, run: int, found: Graph) -> dict[str, Any]:
+    """Variables on a circle, and the edges between them, of which a reader chooses how many."""
+    values, names = found.probabilities, found.names
+    likely = np.argwhere(np.nan_to_num(values) > THRESHOLD)
+    likely = likely[np.argsort(-values[*likely.T], kind="stable")]
+    first = [f"{names[i]} to {names[j]} {values[i, j]:.2f}" for i, j in likely[:12]]
+    more = [f"and {len(likely) - len(first)} more"] if len(likely) > len(first) else []
+    listed = f": {', '.join(first + more)}" if first else ""
+    return {
+        "id": f"graph-{run}",
+        "kind": "graph",
+        "run": run,
+        "title": f"likely edges, {subject.name}",
+        "names": list(names),
+        "order": around(values),
+        "values": [_short(row, 3) for row in values],
+        "threshold": THRESHOLD,
+        "large": len(names) > LARGE,
+        "alt": f"{len(names)} variables, and {len(likely)} edges with a probability over "
+        f"{THRESHOLD}{listed}.",
+    }
+
+
+def around(values: Float[np.ndarray, "d d"]) -> list[int]:
+    """The variables in the order of a circle: causes before effects, and each near its own.
+
+    Edges are taken by falling probability, unless they close a cycle with those before; then the
+    variables follow each other depth first.
+    """
+    size = len(values)
+    known = np.nan_to_num(values)
+    children: list[list[int]] = [[] for _ in range(size)]
+    reached = np.eye(size, dtype=bool)
+    for place in np.argsort(-known, axis=None, kind="stable"):
+        source, target = divmod(int(place), size)
+        if known[source, target] < 0.1:
+            break
+        if not reached[target, source]:
+            children[source].append(target)
+            reached |= np.outer(reached[:, source], reached[target])
+    order: list[int] = []
+
+    def visit(variable: int) -> None:
+        for child in reversed(children[variable]):
+            if child not in order:
+                visit(child)
+        order.append(variable)
+
+    for variable in reversed(range(size)):
+        if reached[:, variable].sum() == 1:  # by itself alone: a source
+            visit(variable)
+    return order[::-1]
+
+
 def heat_map(subject: Subject, run: int, number: int, drawn: HeatMap) -> dict[str, Any]:
     """A matrix as colours."""
     values, names = drawn.values, drawn.names
@@ -157,6 +217,7 @@ def heat_map(subject: Subject, run: int, number: int, drawn: HeatMap) -> dict[st
         "id": f"map-{run}-{number}",
         "kind": "map",
         "run": run,
+        "large": max(values.shape) > LARGE and names is not None,
         "title": f"{drawn.title}, {subject.name}",
         "values": [_short(row, 3) for row in values],
         "axes": drawn.axes,

@@ -205,5 +205,5 @@ const drawing = (() => {
     area.addEventListener("dblclick", () => chart.zoom(null));
   }
 
-  return { draw, span, number, lineOf, bandOf, dotsOf, imageOf };
+  return { add, draw, span, number, lineOf, bandOf, dotsOf, imageOf };
 })();

@@ -107,7 +107,11 @@
   }
 
   const charts = { curves, law, map };
-  const draw = (figure) => drawing.draw(document.getElementById(figure.id), charts[figure.kind](figure));
+  function draw(figure) {
+    const box = document.getElementById(figure.id);
+    if (figure.kind === "graph") graphs.draw(box, figure);
+    else drawing.draw(box, charts[figure.kind](figure));
+  }
 
   function press(button, on) {
     button.setAttribute("aria-pressed", String(on));
@@ -126,7 +130,7 @@
       if (off) hidden.add(run);
       press(button, !off);
       document.querySelectorAll(`figure[data-run="${run}"]`).forEach((figure) => figure.classList.toggle("off", off));
-      figures.filter((figure) => figure.kind !== "map").forEach(draw);
+      figures.filter((figure) => figure.series).forEach(draw);
     });
     document.getElementById("legend").append(button);
   });
@@ -145,6 +149,16 @@
     button.addEventListener("click", () => {
       figure.log = !figure.log;
       press(button, figure.log);
+      draw(figure);
+    });
+  });
+
+  document.querySelectorAll(".threshold").forEach((choice) => {
+    const slider = choice.querySelector("input");
+    const figure = figures.find((one) => one.id === slider.dataset.figure);
+    choice.hidden = false;
+    slider.addEventListener("input", () => {
+      figure.threshold = Number(slider.value);
       draw(figure);
     });
   });

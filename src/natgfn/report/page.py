@@ -43,7 +43,7 @@ def render(subjects: Sequence[Subject]) -> str:
     except ModuleNotFoundError as error:
         raise MissingExtra(error, "report") from error
     here = files("natgfn.report")
-    scripts = [(here / name).read_text() for name in ("drawing.js", "page.js")]
+    scripts = [(here / name).read_text() for name in ("drawing.js", "graph.js", "page.js")]
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -74,18 +74,20 @@ def _hash(script: str) -> str:
 
 def _figures(subjects: Sequence[Subject]) -> tuple[list[tuple[str, str, list[dict]]], int]:
     """The charts in sections, each with a title and an introduction; and how many did not fit."""
+    drawn = [(run, one) for run, one in enumerate(subjects) if one.graph is not None]
+    graphs = [charts.graph(one, run, one.graph) for run, one in drawn if one.graph is not None]
     laws = [figure for figure in (charts.law(subjects),) if figure is not None]
     maps, cells, left_out = [], 0, 0
     for run, subject in enumerate(subjects):
-        for number, drawn in enumerate(subject.maps):
+        for number, shown in enumerate(subject.maps):
             before = (other for earlier in subjects[:run] for other in earlier.maps)
-            if any(_same(drawn, other) for other in before):  # runs on one target
+            if any(_same(shown, other) for other in before):  # runs on one target
                 continue
-            cells += drawn.values.size
+            cells += shown.values.size
             if cells > CELLS:
                 left_out += 1
             else:
-                maps.append(charts.heat_map(subject, run, number, drawn))
+                maps.append(charts.heat_map(subject, run, number, shown))
     band = (
         "A line is the median over seeds, its band goes from the lowest to the highest seed, wider "
         "by a standard error where the number is an estimate."
@@ -94,9 +96,15 @@ def _figures(subjects: Sequence[Subject]) -> tuple[list[tuple[str, str, list[dic
         "How far the surrogate Fisher of a run is from the reference: the paper's guarantee needs "
         "rho below 1."
     )
+    causes = (
+        "Each arrow is an edge with a probability over the threshold, and each pale band a pair "
+        "that is joined with such a probability, in whatever direction: observations alone often "
+        "do not say which. Point at an edge or a variable to read its probabilities."
+    )
     sections: list[tuple[str, str, list[dict[str, Any]]]] = [
+        ("Which causes which", causes, graphs + maps if graphs else []),
         ("Over training", band, _curves(subjects, "metrics")),
-        ("Terminal law" if laws else "Marginals", "", laws + maps),
+        ("Terminal law" if laws else "Marginals", "", laws + ([] if graphs else maps)),
         ("Certificates", certificates, _curves(subjects, "certificates")),
     ]
     return [section for section in sections if section[2]], left_out

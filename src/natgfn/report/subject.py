@@ -36,6 +36,24 @@ class HeatMap(NamedTuple):
     logarithmic: bool = False
 
 
+class Graph(NamedTuple):
+    """The probability of each edge between variables, row is source; the diagonal is NaN."""
+
+    names: Sequence[str]
+    probabilities: Float[np.ndarray, "d d"]
+
+
+class Verdict(NamedTuple):
+    """Whether to use what a run found, and the reasons."""
+
+    word: str
+    why: Sequence[str]
+
+    @property
+    def against(self) -> bool:
+        return self.word.startswith("do not")
+
+
 class Table(NamedTuple):
     """Rows of text under a header."""
 
@@ -58,6 +76,9 @@ class Subject:
         metrics: over training.
         certificates: over training, on the same lines.
         law: of its objects, where they can be listed.
+        verdict: on what it found, if there is one.
+        headline: the few numbers that come first, by what they are.
+        graph: what it found of causes, if that was the question.
         maps: laws and marginals that a picture can show.
         tables: samples, and other numbers.
         remarks: sentences that a reader should not miss.
@@ -72,6 +93,9 @@ class Subject:
     metrics: Metrics = field(default_factory=dict)
     certificates: Metrics = field(default_factory=dict)
     law: Law | None = None
+    verdict: Verdict | None = None
+    headline: Mapping[str, str] = field(default_factory=dict)
+    graph: Graph | None = None
     maps: tuple[HeatMap, ...] = ()
     tables: tuple[Table, ...] = ()
     remarks: tuple[str, ...] = ()

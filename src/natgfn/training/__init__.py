@@ -15,6 +15,8 @@ from .files import write_whole as write_whole
 from .loop import reopen as reopen
 from .loop import run as run
 from .loop import train as train
+from .pacing import lasting as lasting
+from .pacing import paced as paced
 from .record import Record as Record
 from .record import describe as describe
 from .record import git_state as git_state
@@ -29,6 +31,7 @@ from .setup import Setup as Setup
 from .setup import decide as decide
 from .store import RECORD as RECORD
 from .store import InUse as InUse
+from .store import arrays_in as arrays_in
 from .store import has_checkpoint as has_checkpoint
 from .store import locked as locked
 from .store import read_header as read_header

@@ -59,6 +59,7 @@ def run(
     start: TrainState | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    seconds: float | None = None,
     progress: bool | str = True,
     log: Callable[[Line], None] | None = None,
 ) -> Run:
@@ -69,6 +70,7 @@ def run(
         start: the states to start from, if not the setup's own; their step counts as made.
         out: a folder for the record and the checkpoint; nothing is written without it.
         resume: go on from the checkpoint in `out`, if there is one.
+        seconds: of training in this call, after which the rest of the updates is left to another.
         progress: whether to say how far it is, or the title under which to say it.
         log: called with each line of the record as soon as it is known.
     """
@@ -118,14 +120,19 @@ def run(
             look(None, 0.0)
         interrupt()
         started, before = time.perf_counter(), history[-1]["seconds"]
+        spent = last = 0.0
         while (done := history[-1]["step"]) < setup.updates:
             shown.update(done, note(due_at(done), history[-1]))
+            if seconds is not None and spent + last > seconds:
+                shown.say(f"no time is left after {done:,} of {setup.updates:,} updates")
+                break
             count = min(setup.updates - done, *(every - done % every for every in stops))
             states, losses = advance(algorithm, states, jnp.array(count))
             losses = np.asarray(losses)
             look(losses, before + time.perf_counter() - started)
             interrupt()
-        shown.update(setup.updates, note(due_at(setup.updates), history[-1]))
+            spent, last = (now := time.perf_counter() - started), now - spent
+        shown.update(done, note(due_at(done), history[-1]))
     return Run(setup, algorithm, states, history, folder)
 
 

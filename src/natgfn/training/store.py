@@ -23,7 +23,7 @@ CHECKPOINT = "checkpoint.npz"
 """The file of a run's folder with its last state."""
 
 ARRAYS = "arrays.npz"
-"""The file of a run's folder with the arrays of its environment."""
+"""The file of a run's folder with the arrays that it was made from."""
 
 
 class InUse(NatgfnError):
@@ -35,7 +35,7 @@ class Store:
 
     def __init__(self, folder: Path, setup: Setup):
         self.folder, self.configuration = folder, setup.configuration()
-        self.arrays = arrays_of(setup.env)
+        self.arrays = arrays_of(setup)
         self.record, self.checkpoint = Record(folder / RECORD), folder / CHECKPOINT
 
     def open(self, states: TrainState, resume: bool) -> tuple[TrainState, list[Line], str]:
