@@ -206,7 +206,7 @@ def test_seventeen_variables_from_the_command_line(tmp_path: Path, monkeypatch: 
     assert "do not use yet: " in result.output
     assert summary["trust"]["elbo"] < summary["trust"]["eubo"]
     edges = pd.read_csv("run/edge_marginals.csv", index_col=0)
-    assert edges.loc["x0", "x1"] == 1
+    assert edges.loc["x0", "x1"] == pytest.approx(1, abs=1e-5)  # single precision
     assert edges.loc["x2", "x1"] == 0
     with np.load("run/samples.npz", allow_pickle=False) as samples:
         assert samples["graphs"].shape == (100, 17, 17)
@@ -227,7 +227,7 @@ def test_chains_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Monkey
     assert f"{verdict['word']}: {verdict['why'][0]}" in " ".join(result.output.split())
     assert summary["quality"]["largest_r_hat"] >= 1
     edges = pd.read_csv("run/edge_marginals.csv", index_col=0)
-    assert edges.loc["x0", "x1"] == 1
+    assert edges.loc["x0", "x1"] == pytest.approx(1, abs=1e-5)  # single precision
     assert edges.loc["x2", "x1"] == 0
     for name in ("path_marginals.csv", "markov_blankets.csv", "posterior.png", "samples.npz"):
         assert (Path("run") / name).exists()

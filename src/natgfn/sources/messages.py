@@ -5,6 +5,7 @@ from typing import ClassVar, NoReturn
 from jaxtyping import Array, Int, PRNGKeyArray
 
 from ..envs import AbstractEnv
+from ..objectives import Batch, Expected
 from ..policies import Flow
 from ..sampling import AbstractProposal
 from .base import AbstractSource
@@ -28,3 +29,8 @@ class Messages(AbstractSource):
         key: PRNGKeyArray,
     ) -> NoReturn:
         raise ValueError("sources.Messages draws no trajectories")
+
+    def learn(
+        self, env: AbstractEnv, batch: Batch | Expected, memory: None, step: Int[Array, ""]
+    ) -> None:
+        return memory
