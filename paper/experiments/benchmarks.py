@@ -262,7 +262,7 @@ class Benchmarks:
                 found[method] = points[best]
         return {method: found[method] for method in METHODS if method in found}
 
-    def sweeps(self) -> dict[str, dict[str, AbstractRule]]:
+    def sweeps(self) -> Mapping[str, Mapping[str, AbstractRule]]:
         """The settings of each method that is tuned."""
         rates = {f"rate {rate:g}": adam(rate) for rate in middle(RATES, self.scale.trials)}
         dampings = middle(DAMPINGS, self.scale.trials)
