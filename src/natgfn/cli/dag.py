@@ -3,10 +3,9 @@
 import json
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -14,15 +13,15 @@ from typer.core import TyperGroup
 from ..errors import NatgfnError
 from ..memory import gigabytes
 from .case import DAG_FIT, remember, spelled, takes
-from .files import make_folder, named, picture
+from .dag_case import Case
+from .dag_files import headline, how_it_went, keep_samples, law, write
+from .files import make_folder, named
 from .interrupt import interruptible
 from .report import tell_page
 from .voice import Voice
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from ..dag import AbstractPosterior, Data, ExactPosterior, Prior, SampledPosterior, Verdict
+    from ..dag import Data, SampledPosterior, Verdict
     from ..optim import AbstractRule
 
 TABLE = "DATA.csv"
@@ -58,103 +57,6 @@ minutes that these have at least."""
 
 _EVIDENCE = 2**21
 """Sets the seed of the chains that judge a sampler apart from those that it learns from."""
-
-
-_SHOWN = 0.01
-"""The least probability of an edge in the files for other programs."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A table and its target, as options of a command."""
-
-    data: Annotated[
-        Path, typer.Argument(help="A CSV file with names in its first line, or sachs, our example.")
-    ]
-    forbid: Annotated[
-        list[str] | None, typer.Option(metavar="A->B", help="An edge that no graph has.")
-    ] = None
-    require: Annotated[
-        list[str] | None, typer.Option(metavar="A->B", help="An edge that every graph has.")
-    ] = None
-    discrete: Annotated[bool, typer.Option(help="Values are levels; text is welcome.")] = False
-    log: Annotated[bool, typer.Option(help="Take natural logarithms first.")] = False
-    standardise: Annotated[bool, typer.Option(help="Give columns mean 0 and variance 1.")] = True
-    temperature: Annotated[
-        str,
-        typer.Option(
-            help="The power of the likelihood: 1 is the posterior, paper is 1/sqrt(rows)."
-        ),
-    ] = "1"
-    edge_penalty: Annotated[
-        float | None, typer.Option(help="For each edge; 0, or 0.5 at temperature paper.")
-    ] = None
-    max_parents: Annotated[int | None, typer.Option(help="The most parents of a variable.")] = None
-    interventions: Annotated[
-        Path | None,
-        typer.Option(
-            help="A CSV file of one column: for each row, the variables that were set from "
-            "outside, separated by semicolons."
-        ),
-    ] = None
-
-    def table(self) -> "Data":
-        from .. import dag
-
-        packaged = str(self.data) == "sachs" and not self.data.exists()
-        return dag.load(
-            dag.sachs() if packaged else self.data,
-            discrete=self.discrete,
-            log=self.log,
-            standardise=self.standardise,
-            interventions=self.interventions,
-        )
-
-    def prior(self) -> "Prior":
-        from ..dag import PAPER_PENALTY, Prior
-
-        default = PAPER_PENALTY if self.temperature == "paper" else 0.0
-        return Prior(
-            edge_penalty=default if self.edge_penalty is None else self.edge_penalty,
-            max_parents=self.max_parents,
-            require=tuple(map(_edge, self.require or ())),
-            forbid=tuple(map(_edge, self.forbid or ())),
-        )
-
-    def power(self) -> float | Literal["paper"]:
-        if self.temperature == "paper":
-            return "paper"
-        try:
-            return float(self.temperature)
-        except ValueError as error:
-            raise NatgfnError(
-                f"temperature must be a number or paper, got {self.temperature!r}"
-            ) from error
-
-    def summary(self, table: "Data") -> dict[str, Any]:
-        """What the target was, for `summary.json`."""
-        prior = self.prior()
-        options = {
-            "data": str(self.data),
-            "score": "BDeu" if self.discrete else "BGe",
-            "discrete": self.discrete,
-            "log": self.log,
-            "standardise": self.standardise and not self.discrete,
-            "temperature": self.power(),
-            "edge_penalty": prior.edge_penalty,
-            "max_parents": prior.max_parents,
-            "require": ["->".join(edge) for edge in prior.require],
-            "forbid": ["->".join(edge) for edge in prior.forbid],
-            "interventions": None if self.interventions is None else str(self.interventions),
-        }
-        return {"rows": len(table.values), "variables": list(table.names), "options": options}
-
-
-def _edge(text: str) -> tuple[str, str]:
-    source, arrow, target = (part.strip() for part in text.partition("->"))
-    if not (source and arrow and target):
-        raise NatgfnError(f"expected an edge such as A->B, got {text!r}; quote it: 'A->B'")
-    return source, target
 
 
 Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")]
@@ -211,9 +113,9 @@ def _exact(case: Case, out: Path, voice: Voice) -> None:
     verdict = Verdict("exact", (f"all graphs were summed over, to {found.accuracy:.0e}",))
     about |= {"verdict": verdict._asdict()}
     about |= case.summary(table) | {"command": spelled("dag exact", case, {"out": out})}
-    told = _write(out, found, found.sample(SAMPLES), _law(found) | about, table, voice)
+    told = write(out, found, found.sample(SAMPLES), law(found) | about, table, voice)
     voice.say(
-        _headline(found),
+        headline(found),
         f"edges, paths, Markov blankets and a picture are in {out}",
         str(verdict),
     )
@@ -259,8 +161,8 @@ def chains(
     about |= case.summary(table)
     about["options"] |= own
     about["command"] = spelled("dag chains", case, own | {"samples": samples, "out": out})
-    _keep_samples(out, graphs, log_rewards, found.names)
-    told = _write(out, found, graphs, about, table, voice)
+    keep_samples(out, graphs, log_rewards, found.names)
+    told = write(out, found, graphs, about, table, voice)
     voice.say(
         f"E|G| {found.expected_edges:.4g}, E[log R] {log_rewards.mean():.6g}; "
         f"R-hat {about['quality']['largest_r_hat']:.3f} at most",
@@ -397,10 +299,10 @@ def _fit(
     about["options"] |= {name: own[name] for name in own if name != "samples"}
     about["command"] = spelled("dag fit", case, own | {"out": out})
     draws = found.draws
-    _keep_samples(out, draws.graphs, draws.log_rewards, found.names, draws.log_weights)
-    told = _write(out, found, draws.graphs, _law(found) | summary | about, table, voice)
+    keep_samples(out, draws.graphs, draws.log_rewards, found.names, draws.log_weights)
+    told = write(out, found, draws.graphs, law(found) | summary | about, table, voice)
     voice.say(
-        *_how_it_went(found, summary),
+        *how_it_went(found, summary),
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
         str(verdict),
     )
@@ -425,48 +327,6 @@ def _judge(
     return judge(found, chains)
 
 
-def _keep_samples(
-    out: Path,
-    graphs: "np.ndarray",
-    log_rewards: "np.ndarray",
-    names: tuple[str, ...],
-    log_weights: "np.ndarray | None" = None,
-) -> None:
-    """Graphs with their log-rewards, and the importance weights of those of a sampler."""
-    import numpy as np
-
-    arrays: dict[str, Any] = {
-        "graphs": graphs,
-        "log_rewards": log_rewards,
-        "names": np.array(names),
-    }
-    if log_weights is not None:
-        arrays["log_weights"] = log_weights
-    np.savez_compressed(out / "samples.npz", allow_pickle=False, **arrays)
-
-
-def _how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator[str]:
-    yield _headline(found)
-    quality = summary["quality"]
-    share = quality["effective_sample_share"]
-    yield f"effective sample size of importance-corrected estimates: {share:.1%} of the draws"
-    if "largest_difference_between_seeds" in quality:
-        apart = quality["largest_difference_between_seeds"]
-        yield f"seeds differ in the probability of an edge by {apart:.2g} at most"
-    if found.rejected:
-        yield f"{found.rejected} updates were not finite, and were rejected"
-    if "distance_to_exact" in summary:
-        error = summary["distance_to_exact"]["largest_error_of_a_marginal"]
-        yield f"no probability of an edge is further than {error:.2g} from the exact one"
-    else:
-        trust = summary["trust"]
-        yield (
-            f"log Z is between {trust['elbo']:.6g} (ELBO) and {trust['eubo']:.6g} (EUBO); "
-            f"edges differ from chains by {trust['mean_difference_from_chains']:.2g} on average, "
-            f"{trust['largest_difference_from_chains']:.2g} at most"
-        )
-
-
 def _rule(text: str) -> "AbstractRule | None":
     from ..optim import SampleSpace
     from ..training import named
@@ -480,77 +340,3 @@ def _size(table: "Data") -> str:
     rows, count = table.values.shape
     some = 0 if table.intervened is None else int(table.intervened.any(axis=1).sum())
     return f"{rows} rows, {count} variables" + (f", {some} rows with interventions" if some else "")
-
-
-def _write(
-    out: Path,
-    found: "AbstractPosterior",
-    samples: "np.ndarray",
-    summary: dict[str, Any],
-    table: "Data",
-    voice: Voice,
-) -> dict[str, Any]:
-    """Tables, a summary, which is returned, and a picture.
-
-    Probabilities of paths and blankets, classes and effects are those of `samples`.
-    """
-    from ..dag import effects_of, graphs, write_dot, write_graphml
-    from ..training import cell, versions
-
-    frames = {
-        "edge_marginals": found.edge_marginals,
-        "path_marginals": found.frame(graphs.ancestors(samples).mean(axis=0)),
-        "markov_blankets": found.frame(graphs.markov_blankets(samples).mean(axis=0)),
-    }
-    for name, frame in frames.items():
-        frame.rename(index=cell, columns=cell).to_csv(out / f"{name}.csv")
-    for suffix, write in (("graphml", write_graphml), ("dot", write_dot)):
-        write(found.graph(_SHOWN), out / f"posterior.{suffix}")
-    told = summary | _best(found, samples) | {"versions": versions()}
-    (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
-    if not table.discrete:
-        try:
-            effects = effects_of(samples, table).tidy()
-            names = {end: effects[end].map(cell) for end in ("cause", "effect")}
-            effects.assign(**names).to_csv(out / "effects.csv", index=False)
-        except NatgfnError as error:
-            voice.say(f"no effects.csv: {error}")
-    picture(voice, lambda: found.plot(out / "posterior.png"))
-    return told
-
-
-def _best(found: "AbstractPosterior", samples: "np.ndarray") -> dict[str, Any]:
-    """The most probable graph, and the most probable Markov equivalence class among `samples`."""
-    import numpy as np
-
-    from ..dag import graphs
-
-    def spelt(edges: np.ndarray, between: str) -> list[str]:
-        return [between.join(found.names[end] for end in edge) for edge in np.argwhere(edges)]
-
-    (graph,), (probability,) = found.top(1)
-    both, share = graphs.most_frequent_class(samples)
-    return {
-        "most_probable_graph": {"probability": float(probability), "edges": spelt(graph, "->")},
-        "most_probable_class": {
-            "share_of_draws": share,
-            "one_way": spelt(both & ~both.T, "->"),
-            "either_way": spelt(np.triu(both & both.T), "--"),
-        },
-    }
-
-
-def _law(found: "ExactPosterior | SampledPosterior") -> dict[str, float]:
-    """What a summary starts with."""
-    return {
-        "log_z_relative_to_empty": found.log_z,
-        "expected_edges": found.expected_edges,
-        "expected_log_reward": found.expected_log_reward,
-    }
-
-
-def _headline(found: "ExactPosterior | SampledPosterior") -> str:
-    return (
-        f"log Z {found.log_z:.6g} relative to the empty graph, E|G| {found.expected_edges:.4g}, "
-        f"E[log R] {found.expected_log_reward:.6g}"
-    )

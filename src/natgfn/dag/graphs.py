@@ -64,5 +64,7 @@ def most_frequent_class(
     graphs: Int[np.ndarray, "n d d"],
 ) -> tuple[Bool[np.ndarray, "d d"], float]:
     """Of the Markov equivalence classes of graphs, as `completed` has it, and its share."""
-    found, times = np.unique(patterns(graphs), axis=0, return_counts=True)
-    return completed(found[np.argmax(times)]), float(times.max() / len(graphs))
+    found = patterns(graphs)
+    bits = np.packbits(found.reshape(len(found), -1), axis=1)
+    _, first, times = np.unique(bits, axis=0, return_index=True, return_counts=True)
+    return completed(found[first[np.argmax(times)]]), float(times.max() / len(graphs))
