@@ -218,8 +218,10 @@ def _page(results: dict[str, Any]) -> str:
         [
             f"Peak: {1e-9 * peak['flops']:.0f} GFLOP/s in float32 matrix products, "
             f"{1e-9 * peak['bytes']:.1f} GB/s to and from memory. Useful operations are those of "
-            "the network in visited states: once when drawn, thrice for the gradient. The parts "
-            "are compiled one by one; exact metrics are no part of an update.",
+            "the network in visited states: once when drawn, thrice for the gradient. natgfn "
+            "evaluates a state that is visited several times once, so that where there are few "
+            "states the share can exceed 100%. The parts are compiled one by one; exact metrics "
+            "are no part of an update.",
             limits_table(results["limits"]),
             table(heads, rows),
         ]
