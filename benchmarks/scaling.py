@@ -100,8 +100,9 @@ def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
     side_by_side = min(case.seeds, os.cpu_count() or 1)
     total = case.seeds * held + side_by_side * memory.temp_size_in_bytes
 
-    timer.seconds(2)
-    count = max(1, round(0.2 / timer.seconds(2)))
+    count = 2
+    for _ in range(4):  # the first one compiles, and short ones are mostly the call itself
+        count = max(2, round(0.5 / timer.seconds(count)))
     trained = jax.tree.leaves(eqx.filter(timer.flow(), eqx.is_inexact_array))
     return {
         "batch": case.batch,
@@ -157,7 +158,8 @@ def _page(results: dict[str, Any]) -> str:
             "2D hypergrids of 16 cells a side, batch 64, a network with two hidden layers of 64, "
             "new policies, one seed, but for what is varied; side 64 for steps. Memory is what the "
             "compiled update holds at most: its arguments, results and everything between. "
-            "Exponents are slopes in logarithms. An update is one of every seed.",
+            "Exponents are slopes in logarithms. An update is one of every seed, in calls of half "
+            "a second: a call takes some milliseconds of its own, more with several seeds.",
             limits_table(results["limits"]),
             table(heads, rows),
         ]
