@@ -18,9 +18,9 @@ from natgfn.algorithm import advance_one, of_seed
 from natgfn.envs import Hypergrid
 from natgfn.optim import AbstractRule, Adam, SampleSpace
 from natgfn.policies import AbstractDesign, Table
-from natgfn.statespace import enumerate_states
+from natgfn.statespace import StateSpace, enumerate_states
 
-from .measure import Measurement, Timer, Walker, inform, mean_length
+from .measure import Measurement, Timer, Walker, inform, mean_length, median_ratio
 from .pages import as_rows, circumstances, limits_table, progress, table, write
 
 RATE = 1e-9
@@ -76,7 +76,7 @@ def bench_scaling(out: Path = Path("results"), quick: bool = False) -> int:
                 lines.append(line(sweep, rule, points))
                 _tell(lines[-1])
                 if sweep.startswith("seeds"):
-                    ratio = points[-1]["seconds"] / points[0]["seconds"]
+                    ratio = in_turn(cases[-1], cases[0], rule, rounds=3 if quick else 9)
                     what = f"{sweep}, {rule}: five / one"
                     found.append(Measurement(what, ratio, SEEDS, "x"))
                     found[-1].report()
@@ -86,31 +86,49 @@ def bench_scaling(out: Path = Path("results"), quick: bool = False) -> int:
     return 0 if all(measurement.good for measurement in found) else 1
 
 
-def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
-    """Seconds and bytes of an update of all seeds, and everything that it might grow with."""
+def timer(case: Case, rule: str) -> Timer:
+    """A case, ready to be timed."""
     space = enumerate_states(Hypergrid(case.side))
     design: AbstractDesign = Walker(case.offset, case.width) if case.width else Table()
     rules = RULES["network" if case.width else "table"]
-    timer = Timer(space, rules[rule], case.batch, design, seeds=case.seeds)
-    one = of_seed(timer.states, 0)
-    program = cast(Any, advance_one).lower(timer.algorithm, one, jnp.array(1)).compile()
+    return Timer(space, rules[rule], case.batch, design, seeds=case.seeds)
+
+
+def calls(timer: Timer) -> int:
+    """Updates of half a second."""
+    count = 2
+    for _ in range(4):  # the first one compiles, and short ones are mostly the call itself
+        count = max(2, round(0.5 / timer.seconds(count)))
+    return count
+
+
+def in_turn(case: Case, other: Case, rule: str, rounds: int) -> float:
+    """How many times longer an update of `case` takes than one of `other`."""
+    timed, base = timer(case, rule), timer(other, rule)
+    return median_ratio(timed, base, updates=calls(timed), rounds=rounds)
+
+
+def measure(case: Case, rule: str, rounds: int) -> dict[str, Any]:
+    """Seconds and bytes of an update of all seeds, and everything that it might grow with."""
+    timed = timer(case, rule)
+    space = cast(StateSpace, timed.algorithm.env)
+    one = of_seed(timed.states, 0)
+    program = cast(Any, advance_one).lower(timed.algorithm, one, jnp.array(1)).compile()
     memory = program.compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     # States of all seeds, and what as many programs need as run side by side.
     side_by_side = min(case.seeds, os.cpu_count() or 1)
     total = case.seeds * held + side_by_side * memory.temp_size_in_bytes
 
-    count = 2
-    for _ in range(4):  # the first one compiles, and short ones are mostly the call itself
-        count = max(2, round(0.5 / timer.seconds(count)))
-    trained = jax.tree.leaves(eqx.filter(timer.flow(), eqx.is_inexact_array))
+    count = calls(timed)
+    trained = jax.tree.leaves(eqx.filter(timed.flow(), eqx.is_inexact_array))
     return {
         "batch": case.batch,
         "states": space.num_states,
         "parameters": sum(x.size for x in trained),
-        "steps": mean_length(space, timer.flow().forward),
+        "steps": mean_length(space, timed.flow().forward),
         "seeds": case.seeds,
-        "seconds": statistics.median(timer.seconds(count) for _ in range(rounds)),
+        "seconds": statistics.median(timed.seconds(count) for _ in range(rounds)),
         "bytes": total,
     }
 

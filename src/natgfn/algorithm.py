@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -224,9 +223,15 @@ def advance(
     else:
         go(0, 0)  # compiles, if need be
         with ThreadPoolExecutor(min(number, os.cpu_count() or 1)) as threads:
-            # In halves, so that an odd number of seeds leaves no core idle for long.
-            for part in (updates - updates // 2, updates // 2):
-                list(threads.map(partial(go, part=part), range(number)))
+            # In halves, so that an odd number of seeds leaves no core idle for long. All first
+            # halves are begun before a second one, so that none waits for what has not begun.
+            halves = [threads.submit(go, seed, updates - updates // 2) for seed in range(number)]
+
+            def rest(seed: int) -> None:
+                halves[seed].result()
+                go(seed, updates // 2)
+
+            list(threads.map(rest, range(number)))
     return _stacked(seeds), jnp.stack(totals) / updates
 
 
