@@ -79,9 +79,7 @@ def test_scaling_writes_its_page(tmp_path, monkeypatch):
     sweep = "seeds, table"
     monkeypatch.setattr(scaling, "SWEEPS", {sweep: scaling.SWEEPS[sweep]})
     monkeypatch.setattr(scaling, "measure", made_up)
-    monkeypatch.setattr(
-        scaling, "in_turn", lambda case, other, rule, rounds: case.seeds / other.seeds
-    )
+    monkeypatch.setattr(scaling, "in_turn", lambda case, other, *_, **__: case.seeds / other.seeds)
     assert scaling.bench_scaling(tmp_path, quick=True) == 1  # five times one
     results = json.loads((tmp_path / "bench.scaling.quick.json").read_text())
     assert results["sweeps"][0]["exponents"] == pytest.approx({"seconds": 1.0, "bytes": 1.0})
