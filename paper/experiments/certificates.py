@@ -115,7 +115,7 @@ def run(
         "network": lambda: network(size, seeds, work),
     }
     old = [name for name in parts if not all(word in name for word in only)]
-    if old and (earlier is None or earlier["configuration"] != configuration):
+    if old and (earlier is None or _as_of_now(earlier["configuration"]) != configuration):
         raise NatgfnError(
             f"no earlier results of this configuration to keep {', '.join(old)} of: "
             "leave out --only"
@@ -129,6 +129,19 @@ def run(
         else:
             found[name] = make()
     return found | {"rates": convergence(found["surrogates"])}
+
+
+def _as_of_now(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with the fields that its environments have now, at their defaults."""
+
+    def again(make: Callable[..., Any], told: Mapping[str, Any]) -> dict[str, Any]:
+        return describe(make(**{name: told[name] for name in told if name != "name"}))
+
+    return {
+        **configuration,
+        "hypergrid": again(Hypergrid, configuration["hypergrid"]),
+        "grid": again(DeceptiveGrid, configuration["grid"]),
+    }
 
 
 def statements(size: Scale) -> list[dict[str, Any]]:
