@@ -137,11 +137,9 @@ class Scale:
     """For estimates, where nothing is exact."""
     sweeps: int = 20_000
     """Of the tempered chain."""
-    rates: int = 3
-    """That a method with rates is tried with."""
 
 
-SCALES = {"smoke": Scale(SMOKE, 1, 2, 256, 100, 1), "paper": Scale(PAPER, 2)}
+SCALES = {"smoke": Scale(SMOKE, 1, 2, 256, 100), "paper": Scale(PAPER, 2)}
 
 
 @dataclass
@@ -224,7 +222,7 @@ class StructuredStudy:
     def compare(self, target: str, seeds: int) -> None:
         """Sweeps, then every method at its best rate."""
         for name in self.methods(target):
-            for rate in METHODS[name].rates[: self.scale.rates]:
+            for rate in METHODS[name].rates:
                 self.trial(target, name, rate, SWEEP_SEED)
             best = self.best(target, name)
             if best is not None or not METHODS[name].rates:
@@ -235,7 +233,7 @@ class StructuredStudy:
         """The rate that ends lowest, once all have been tried."""
         tried = {
             rate: self.runs.get(f"{target} | {name} | {rate} | {_of(SWEEP_SEED)}")
-            for rate in METHODS[name].rates[: self.scale.rates]
+            for rate in METHODS[name].rates
         }
         if not tried or any(entry is None for entry in tried.values()):
             return None
