@@ -28,7 +28,9 @@ SCALES = {
 }
 """How many variables, how many seeds, and how much to run."""
 
-ROWS = 100
+ROWS, SIZES = 100, (0.5, 2.0)
+"""Of the table, and the range of the sizes of effects."""
+
 VARIANTS = {"as drawn": False, "standardised": True}
 
 PAPER = Paper(
@@ -63,17 +65,27 @@ PAPER = Paper(
 
 
 def draw_data(
-    size: int, seed: int, rows: int = ROWS
+    size: int, seed: int, rows: int = ROWS, sizes: tuple[float, float] = SIZES
 ) -> tuple[Int[np.ndarray, "d d"], Float[np.ndarray, "rows d"]]:
-    """A graph, and observations of a linear model along it."""
+    """A graph with about as many edges as variables, and observations along it."""
     rng = np.random.default_rng(seed)
     edges = np.triu(rng.random((size, size)) < 2 / (size - 1), 1)
     order = rng.permutation(size)
-    edges = edges[np.ix_(order, order)]
-    size_of_effect = rng.uniform(0.5, 2.0, (size, size))
-    effects = edges * size_of_effect * rng.choice([-1, 1], (size, size))
-    noise = rng.normal(size=(rows, size))
-    return edges.astype(np.int64), noise @ np.linalg.inv(np.eye(size) - effects)
+    edges = edges[np.ix_(order, order)].astype(np.int64)
+    return edges, observe(edges, rng, rows, sizes)
+
+
+def observe(
+    edges: Int[np.ndarray, "d d"],
+    rng: np.random.Generator,
+    rows: int = ROWS,
+    sizes: tuple[float, float] = SIZES,
+) -> Float[np.ndarray, "rows d"]:
+    """Observations of a linear model along a graph, with effects of sizes in that range."""
+    count = len(edges)
+    effects = edges * rng.uniform(*sizes, (count, count)) * rng.choice([-1, 1], (count, count))
+    noise = rng.normal(size=(rows, count))
+    return noise @ np.linalg.inv(np.eye(count) - effects)
 
 
 def cases(scale: str, seeds: int | None) -> list[Case]:
