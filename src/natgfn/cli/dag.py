@@ -246,7 +246,7 @@ def _fit(
     resume: bool = False,
 ) -> None:
     """With a number of updates and minutes of evidence, or else with minutes for everything."""
-    from ..dag import TABULATED, exact_posterior, fit_memory, judge_by_exact, usual_number
+    from ..dag import exact_posterior, fit_memory, judge_by_exact, usual_number
     from ..dag import fit as train
     from ..training import RECORD, Record
 
@@ -254,7 +254,7 @@ def _fit(
     chosen, table = _rule(rule), case.table()
     count = len(table.names)
     number = min(candidates or usual_number(count, table.discrete), count - 1)
-    way = "all sets of parents" if count <= TABULATED else f"parents among {number} candidates"
+    way = "all sets of parents" if number == count - 1 else f"parents among {number} candidates"
     voice.say(f"{_size(table)}; {way}; {gigabytes(fit_memory(count))} of memory")
     own = {"updates": updates, "minutes": minutes, "seed": seed, "seeds": seeds}
     own |= {"samples": samples, "rule": rule, "candidates": candidates, "evidence": evidence}

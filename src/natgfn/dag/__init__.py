@@ -17,7 +17,7 @@
 is known and gives the local log-weights of a law over graphs, and `exact` solves that law:
 seconds for 11 variables, half a minute for 14, minutes for 16; 18 is where memory ends (8 GB).
 `fit` trains a GFlowNet for it instead, from the head start of `guide`, and `sampler` is what it
-returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`. Beyond 16
+returns, with an account of its errors: `found.quality()`, or `found.errors(exact)`. Beyond 8
 variables it builds root partitions with the parents summed out over `candidates`; `mcmc` has
 Markov chains over the same, a result of their own, what a sampler learns from, and, with another
 seed, the evidence by which `trust` judges it.
@@ -45,7 +45,9 @@ from .exact import solve as solve
 from .export import graph_of as graph_of
 from .export import write_dot as write_dot
 from .export import write_graphml as write_graphml
+from .fitting import BY_EDGES as BY_EDGES
 from .fitting import TABULATED as TABULATED
+from .fitting import by_edges as by_edges
 from .fitting import fit as fit
 from .fitting import fit_memory as fit_memory
 from .fitting import known_partitions as known_partitions
