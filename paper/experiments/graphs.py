@@ -97,7 +97,7 @@ def alarm_graph() -> tuple[Int[np.ndarray, "37 37"], tuple[str, ...]]:
 
 
 def _narrow(make: Callable[[], pd.DataFrame] | None, **others: str) -> Case:
-    return Case(make, {"fit": "fit --minutes 10", **others}, limits={"worst": 0.02})
+    return Case(make, {"fit": "fit --minutes 4", **others}, limits={"worst": 0.02})
 
 
 _OF_20 = {"gap": 1.0, "share": 0.05, "worst": 0.03}
@@ -122,8 +122,8 @@ SCALES: dict[str, dict[str, Case]] = {
         **{
             f"d=20, rows={rows}, seed={seed}": Case(
                 partial(simulated, 20, seed, rows),
-                {"fit": "fit --minutes 15"} | (_AS_GADGET if (rows, seed) == (200, 0) else {}),
-                reference=10.0,
+                {"fit": "fit --minutes 10"} | (_AS_GADGET if (rows, seed) == (200, 0) else {}),
+                reference=8.0,
                 limits=_OF_20,
             )
             for rows in (200, 1_000)
@@ -131,11 +131,11 @@ SCALES: dict[str, dict[str, Case]] = {
         },
         "d=37": Case(
             partial(alarm, 0),
-            {"fit": "fit --minutes 30"},
+            {"fit": "fit --minutes 20"},
             reference=20.0,
             limits={"gap": 5.0, "worst": 0.08, "mean": 0.005},
         ),
-        "d=64": Case(partial(simulated, 64, 0), {"fit": "fit --minutes 15"}, reference=15.0),
+        "d=64": Case(partial(simulated, 64, 0), {"fit": "fit --minutes 10"}, reference=10.0),
     },
 }
 NUMBERS = ("elbo", "eubo", "gap", "share", "worst", "mean")
