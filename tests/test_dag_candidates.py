@@ -246,3 +246,20 @@ def test_weights_that_make_no_sense(change, message: str):
     weights, candidates = np.zeros((3, 1, 4)), np.array([[1, 2], [0, 2], [0, 1]])
     with pytest.raises(ValueError, match=message):
         Partitions(*change(weights, candidates))
+
+
+def test_the_head_start_keeps_copies_of_a_variable_out_of_one_layer():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(2, 400))
+    values = np.stack([one, one + 0.1 * rng.normal(size=400), other], axis=1)
+    weights = Weights.of(load(values), BGe(), Prior())
+    env = Candidates.of(weights).env
+    alone = Partition(jnp.array([-1, -1, 0], jnp.int8), jnp.array(0, jnp.int8))
+    beside = Partition(jnp.array([0, -1, -1], jnp.int8), jnp.array(0, jnp.int8))
+    # Either may come first, and the other then wait: by as much as it needs its parent.
+    np.testing.assert_allclose(env.head_start(alone)[:2], -20.0, atol=0.5)
+    found = env.head_start(beside)
+    needs = weights.local(1, np.array([[True, False, False], [False, False, False]]))
+    np.testing.assert_allclose(found[1], needs[1] - needs[0], rtol=0.01)
+    assert found[1] < -200
+    assert found[2] > -10

@@ -195,10 +195,21 @@ class Partitions(AbstractEnv):
 
     def head_start(self, state: Partition) -> Float[Array, " actions"]:
         r"""Logits: the log-odds of parents that are placed now against parents that are not yet,
-        $\log B_j(U, L) - \log (A_j - A_j(U))$, and 0 for closing."""
-        sums = self.sums(state)
+        $\log B_j(U, L) - \log (A_j - A_j(U))$, and 0 for closing.
+
+        Of parents that are not placed some may get $j$ as theirs instead, so that both logarithms
+        are at least -20. Parents in the growing layer $C$ cannot: the odds against waiting for
+        them, $\log B_j(U, L) - \log B_j(U \cup C, C)$, have no such limit.
+        """
+        sums, left = self.sums(state), state.layer < 0
         odds = jnp.maximum(sums.meeting, -_LEAST) - jnp.maximum(_log_rest(sums.within), -_LEAST)
-        return jnp.append(jnp.where(state.layer < 0, odds, 0.0), 0.0)
+        growing = state.layer == state.growing
+        sets = (jnp.broadcast_to(some, 2 * (self.size,)) for some in (~left, growing))
+        waiting = self.local(*sets).meeting
+        waits = left & jnp.any(growing) & (sums.meeting > -jnp.inf) & (waiting > -jnp.inf)
+        against = jnp.where(waits, sums.meeting, 0.0) - jnp.where(waits, waiting, 0.0)
+        odds = jnp.where(waits, jnp.minimum(odds, against), odds)
+        return jnp.append(jnp.where(left, odds, 0.0), 0.0)
 
     def log_reward(self, state: Partition) -> Float[Array, ""]:
         return self.log_partial(state)
