@@ -3,6 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+DEFAULT = "Natural (sample space)"
+"""The default rule, by the name that it has in all tables."""
+TUNED, UNTUNED = "tuned rates", "no rate"
+"""How the rates of a row were found."""
+
 COLUMNS = ("kl", "tv", "jsd", "elbo", "gap", "l1", "modes", "loss")
 
 
@@ -23,9 +28,33 @@ def results_markdown(results: Mapping[str, Any]) -> str:
         f"{results['rows'][0]['seeds']} seeds, from the exact terminal law, in nats. A number of "
         "the paper's would stand in brackets; it reports its tabular experiments as figures only.",
         table(head, body),
+        *standing(results),
         *claims_and_sweeps(results),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def standing(results: Mapping[str, Any]) -> list[str]:
+    """The default beside every tuned method, by the mean of its final KL: a section."""
+    settings: dict[str, dict[str, float]] = {}
+    for row in results["rows"]:
+        kind, ours = row["setting"]["rates"], row["method"] == DEFAULT
+        if kind == (UNTUNED if ours else TUNED):
+            bare = {k: v for k, v in row["setting"].items() if k not in ("rates", "rate")}
+            settings.setdefault(_setting(bare), {})[row["method"]] = row["metrics"]["kl"]["mean"]
+    body = []
+    for setting, final in settings.items():
+        ours = final.pop(DEFAULT)
+        ranked = sorted(final.items(), key=lambda item: item[1])
+        sides = ([x for x in ranked if not x[1] < ours], [x for x in ranked if x[1] < ours])
+        named = ["; ".join(f"{name} {kl:.2g}" for name, kl in side) or "none" for side in sides]
+        body.append([setting, f"{ours:.2g}", named[0], f"**{named[1]}**"])
+    return [
+        "## Where the default stands",
+        f"{DEFAULT}, with no rate to tune, beside each method at its best rates, by the mean of "
+        "the final KL.",
+        table(["setting", "its KL", "ahead of", "behind"], body),
+    ]
 
 
 def claims_and_sweeps(results: Mapping[str, Any]) -> list[str]:
@@ -46,9 +75,14 @@ def claims_and_sweeps(results: Mapping[str, Any]) -> list[str]:
 
 
 def made_by(results: Mapping[str, Any]) -> str:
-    """The command and the versions behind a page."""
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    return f"Made by `{results['command']}` with {versions}."
+    """The command and the versions behind a page; of each part, where it was made in parts."""
+    parts = [*results.get("before", ()), results]
+    made = [
+        f"by `{part['command']}` with "
+        + ", ".join(f"{name} {version}" for name, version in part["versions"].items())
+        for part in parts
+    ]
+    return f"Made {'; then '.join(made)}."
 
 
 def cell(metric: Mapping[str, float | None]) -> str:

@@ -15,8 +15,8 @@ from natgfn.optim import SampleSpace
 from natgfn.policies import Uniform
 from natgfn.statespace import enumerate_states
 from paper.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untuned
-from paper.experiments.study import PAPER, TUNED, UNTUNED, Rates, Study, faster, middle
-from paper.tables import cell, results_markdown, table
+from paper.experiments.study import PAPER, Rates, Study, faster, middle
+from paper.tables import DEFAULT, TUNED, UNTUNED, cell, results_markdown, standing, table
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +61,32 @@ def test_a_second_call_goes_on_from_what_is_there(results, capsys):
     assert kept == {
         path: path.stat().st_mtime_ns for path in (out / ".work").rglob("checkpoint.npz")
     }
+
+
+def test_a_method_is_added_without_making_the_others_again(results, tmp_path):
+    """Without their runs: only the rows, curves and sweeps of Adam are missing."""
+    _, _, written = results
+    cut = {
+        key: [x for x in value if x["method"] != "Adam"]
+        if key in ("rows", "curves", "sweeps")
+        else value
+        for key, value in written.items()
+    }
+    cut["rows"][0]["metrics"]["kl"]["mean"] = 0.123
+    cut |= {"command": "an older one", "versions": {"natgfn": "0.0"}}
+    path = tmp_path / "triangle.smoke.json"
+    path.write_text(json.dumps(cut))
+    again = reproduce("triangle", scale="smoke", out=tmp_path).read_text()
+    ran = {run.name.split("-")[2] for run in (tmp_path / ".work" / "triangle.smoke").iterdir()}
+    assert ran == {"Adam"}
+    added = json.loads(path.read_text())
+    assert added["rows"][0]["metrics"]["kl"]["mean"] == 0.123  # taken over as it was
+    assert [row["method"] for row in added["rows"]] == [row["method"] for row in written["rows"]]
+    assert added["sweeps"] == written["sweeps"]
+    assert added["curves"] == written["curves"]
+    assert "Made by `an older one` with natgfn 0.0; then by `natgfn reproduce triangle" in again
+    # A page that is only written again keeps the commands that made its numbers.
+    assert reproduce("triangle", scale="smoke", out=tmp_path).read_text() == again
 
 
 def test_the_exact_natural_gradient_without_noise_ends_in_rounding_error(results):
@@ -175,7 +201,7 @@ def test_hypergrid_claims_and_figures_come_from_the_curves(tmp_path):
         scale = hypergrid.SCALES["smoke"][side]
         study = Study({"side": side}, space, Uniform(), scale, tmp_path)
         for rates in (PAPER, TUNED, UNTUNED):
-            for k, method in enumerate(m.name for m in hypergrid.METHODS):
+            for k, method in enumerate([*(m.name for m in hypergrid.METHODS), DEFAULT]):
                 values = np.geomspace(1.0, 10.0 ** -(k + 1), 5)[:, None]
                 metrics = dict.fromkeys(METRICS, values)
                 law = np.full(side**2, 1 / side**2)
@@ -186,6 +212,16 @@ def test_hypergrid_claims_and_figures_come_from_the_curves(tmp_path):
     drawn = hypergrid.figures(results, tmp_path, "hypergrid.smoke")
     assert len(drawn) == 9
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_where_the_default_stands_is_said_both_ways():
+    final = {"Adam": 0.1, "Euclidean": 0.3, DEFAULT: 0.2}
+    rows = [
+        {"method": name, "metrics": {"kl": {"mean": kl}},
+         "setting": {"side": 8, "rates": UNTUNED if name == DEFAULT else TUNED, "rate": None}}
+        for name, kl in final.items()
+    ]  # fmt: skip
+    assert "| side=8 | 0.2 | Euclidean 0.3 | **Adam 0.1** |" in standing({"rows": rows})[-1]
 
 
 def test_terminal_laws_are_drawn_where_their_cells_are():

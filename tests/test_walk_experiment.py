@@ -8,7 +8,8 @@ import pytest
 from natgfn.metrics import METRICS
 from natgfn.policies import Constant, Tabular
 from paper.experiments import _of_studies, objectives, walk
-from paper.experiments.study import PAPER, TUNED, UNTUNED, Scale, Study
+from paper.experiments.study import PAPER, Scale, Study
+from paper.tables import DEFAULT, TUNED, UNTUNED
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +84,10 @@ def made_up(space, tmp_path, target, backward, tv):
 
 
 def test_claims_page_and_figures_come_from_the_rows(space, tmp_path):
-    tuned = {(name, TUNED): 0.004 for name in walk.NATURALS} | {(walk.OURS, UNTUNED): 0.01}
-    good = made_up(space, tmp_path, "Rings", walk.NORMALISED, {("Euclidean", TUNED): 0.02} | tuned)
-    biased = dict.fromkeys(tuned, 0.33) | {("Euclidean", TUNED): 0.4}
+    tuned = {(name, TUNED): 0.004 for name in walk.NATURALS} | {(DEFAULT, UNTUNED): 0.003}
+    slow = {("Euclidean", TUNED): 0.02, ("Adam", TUNED): 0.006}
+    good = made_up(space, tmp_path, "Rings", walk.NORMALISED, slow | tuned)
+    biased = dict.fromkeys(tuned, 0.33) | dict.fromkeys(slow, 0.4)
     biased |= {(walk.OPTIMUM, "computed"): 0.335}
     constant = made_up(space, tmp_path, "Rings", walk.CONSTANT, biased)
     found = walk.claims([good, constant])
@@ -95,12 +97,20 @@ def test_claims_page_and_figures_come_from_the_rows(space, tmp_path):
         tmp_path,
         "Rings",
         walk.NORMALISED,
-        {("Euclidean", TUNED): 0.007} | tuned | {("Natural (messages)", TUNED): 0.03},
+        slow
+        | tuned
+        | {
+            ("Euclidean", TUNED): 0.007,
+            ("Adam", TUNED): 0.002,
+            ("Natural (messages)", TUNED): 0.03,
+        },
     )
     failed = [claim["claim"] for claim in walk.claims([worse]) if not claim["holds"]]
     assert "Natural (messages): TV at most 0.005" in failed
     assert any("messages end where the joint does" in claim for claim in failed)
     assert any("half of tuned Euclidean" in claim for claim in failed)
+    assert f"{DEFAULT}, untuned, ends below tuned Adam in TV" in failed
+    assert "Natural (exact) ends below tuned Adam in TV" in failed
 
     good.rows[1]["routes"] = {"joint": {"rho": 0.5, "lost": 0.25}}
     results = _of_studies(walk, [good, constant]) | {
@@ -114,6 +124,7 @@ def test_claims_page_and_figures_come_from_the_rows(space, tmp_path):
     assert "0.3565" in page.split("P_B constant")[1]
     assert "0.3565" not in page.split("P_B constant")[0]
     assert "| Rings | normalised | joint | 0.5 | 25.00% |" in page
+    assert "| target=Rings, P_B=normalised | 0.003 | Natural (sample) 0.004;" in page
     drawn = walk.figures(results, tmp_path, "walk.smoke")
     assert len(drawn) == 5
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
@@ -128,7 +139,7 @@ def test_every_objective_is_compared_under_every_rule(tmp_path, monkeypatch):
         "Euclidean",
         "Adam",
         objectives.NATURAL,
-        objectives.OURS,
+        DEFAULT,
     ]
     assert all("TrajectoryBalance" in str(row["objective"]) for row in study.rows)
     assert len(objectives.claims([study])) == 3

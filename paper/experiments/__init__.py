@@ -3,7 +3,6 @@
 import inspect
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -65,8 +64,10 @@ def reproduce(
         scale: `smoke` takes seconds, `paper` minutes.
         seeds: how many seeds, if not the paper's number.
         out: gets `<name>.<scale>.json`, `.md` and the figures; runs are kept in `out/.work`.
+            Most experiments take over what the results there have, and train what is missing:
+            move those away to make everything again.
         only: train only the runs whose title has all of these words; for experiments that
-            can be run in parts and merge what they find with the results in `out`.
+            can be run in parts.
 
     Returns:
         The path of the Markdown page.
@@ -79,20 +80,25 @@ def reproduce(
     if seeds is not None and seeds < 1:
         raise NatgfnError(f"seeds must be at least 1, got {seeds}")
     out, stem = Path(out), f"{name}.{scale}"
-    parts: dict[str, Any] = {}
-    if "only" in inspect.signature(experiment.run).parameters:
-        parts = {"only": only, "earlier": _earlier(out / f"{stem}.json")}
-    elif only:
+    takes, parts = inspect.signature(experiment.run).parameters, {}
+    if only and "only" not in takes:
         raise NatgfnError(f"{name} cannot be run in parts: leave out --only")
+    if "only" in takes:
+        parts["only"] = only
+    earlier = _earlier(out / f"{stem}.json") if "earlier" in takes else None
+    if "earlier" in takes:
+        parts["earlier"] = earlier
     found = experiment.run(scale, seeds, out / ".work" / stem, **parts)
+    found = found if isinstance(found, dict) else _of_studies(experiment, found)
+    command = ["natgfn", "reproduce", name, "--scale", scale, "--out", str(out)]
+    command += [] if seeds is None else ["--seeds", str(seeds)]
+    command += [word for one in only for word in ("--only", one)]
     results: dict[str, Any] = {
         "experiment": name,
         "scale": scale,
         "about": inspect.getdoc(experiment),
-        "command": shlex.join(["natgfn", *sys.argv[1:]]),
-        "versions": versions(),
-        "git": git_state(),
-        **(found if isinstance(found, dict) else _of_studies(experiment, found)),
+        **_made(shlex.join(command), found, earlier),
+        **found,
     }
     page = out / f"{stem}.md"
     text = getattr(experiment, "page", results_markdown)(results)
@@ -113,6 +119,19 @@ def _earlier(path: Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise NatgfnError(f"cannot merge with {path}: {error}; move it away") from error
+
+
+def _made(command: str, found: dict[str, Any], earlier: dict[str, Any] | None) -> dict[str, Any]:
+    """The command and versions of the last part that found something new, and of those before."""
+    now = {"command": command, "versions": versions(), "git": git_state()}
+    if earlier is None:
+        return now
+    last = {key: earlier[key] for key in now}
+    before = earlier.get("before", [])
+    written = json.loads(json.dumps(plain(found)))  # keys are text there
+    if all(written[key] == plain(earlier.get(key)) for key in found if key != "claims"):
+        return last | {"before": before}
+    return now | {"before": [part for part in [*before, last] if part["command"] != command]}
 
 
 def _of_studies(experiment: ModuleType, studies: list[Study]) -> dict[str, Any]:

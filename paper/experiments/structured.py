@@ -292,8 +292,6 @@ def run(
         if not only or any(word in target or target in word for word in only):
             study.compare(target, seeds or size.seeds)
     return {
-        # All of it, whichever part was made last: a run is the same in every part.
-        "command": f"natgfn reproduce structured --scale {scale}",
         "runs": study.runs,
         "surrogates": surrogates(size),
         "targets": {

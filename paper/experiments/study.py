@@ -4,7 +4,7 @@ Every experiment is run with the paper's rates for the record, with each method 
 rate of a small sweep on other seeds for the comparison, and with the rules that have no rate.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from natgfn.metrics import METRICS
-from natgfn.optim import AbstractRule
+from natgfn.optim import AbstractRule, Adam, Euclidean
 from natgfn.policies import AbstractDesign
 from natgfn.statespace import StateSpace
 from natgfn.training import RECORD, Record, Run, describe, train
 
+from ..tables import DEFAULT, TUNED, UNTUNED
+
 SWEEP_SEED = 1_000
 """Sweeps use seeds from here on, so that no method is tuned on the seeds it is judged on."""
 
-PAPER, TUNED, UNTUNED = "paper's rates", "tuned rates", "no rate"
+PAPER = "paper's rates"
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,21 @@ class Method:
 
     name: str
     rule: Callable[[Rates], AbstractRule]
-    paper: Rates
+    paper: Rates | None
+    """None if the paper does not have the method."""
     sweep: tuple[Rates, ...]
     extra: Callable[[Rates], dict[str, Any]] = lambda _: {}
     """What else it sets of `natgfn.train`: an objective, or a source."""
+
+
+def euclidean(rates: Rates) -> Euclidean:
+    return Euclidean(rates.forward, log_z_rate=rates.log_z)
+
+
+def adam(rates: Iterable[float], log_z: Iterable[float]) -> Method:
+    r"""Adam at each of these rates with each of these for $\log Z$, which is Adam's too."""
+    points = tuple(Rates(rate, z) for rate in rates for z in log_z)
+    return Method("Adam", lambda r: Adam(r.forward, log_z_rate=r.log_z), None, points)
 
 
 @dataclass
@@ -69,6 +82,8 @@ class Study:
     batch: int = 128
     bars: bool = True
     """Whether to show the progress of each run; of studies side by side only one can."""
+    earlier: Mapping[str, Any] | None = None
+    """Results of this experiment whose rows, curves and sweeps are taken over, not made again."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
     sweeps: list[dict[str, Any]] = field(default_factory=list)
@@ -87,20 +102,27 @@ class Study:
     def compare(self, methods: Iterable[Method], untuned: dict[str, AbstractRule]) -> None:
         """Run everything: the paper's rates, tuned rates, and the rules without a rate."""
         for method in methods:
-            self.at_rates(method, PAPER, method.paper)
+            if method.paper is not None:
+                self.at_rates(method, PAPER, method.paper)
             self.at_rates(method, TUNED, self.sweep(method))
         for name, rule in untuned.items():
             self.trial(name, UNTUNED, rule, None)
 
-    def at_rates(self, method: Method, kind: str, rates: Rates, times: int = 1) -> Run:
+    def at_rates(self, method: Method, kind: str, rates: Rates, times: int = 1) -> Run | None:
         """A trial of a method at given rates, on so many times the study's seeds."""
         rule, extra = method.rule(rates), method.extra(rates)
         return self.trial(method.name, kind, rule, rates, times, **extra)
 
     def sweep(self, method: Method) -> Rates:
         """The rates with the lowest final divergence, on seeds of their own."""
+        points = middle(method.sweep, self.scale.sweep_points)
+        for made in (self.earlier or {}).get("sweeps", ()):
+            same = (made["setting"], made["method"]) == (self.setting, method.name)
+            if same and list(made["kl"]) == [str(rates) for rates in points]:
+                self.sweeps.append(made)
+                return next(rates for rates in points if str(rates) == made["best"])
         final = {}
-        for rates in middle(method.sweep, self.scale.sweep_points):
+        for rates in points:
             title = f"{self.title} {method.name}, {rates}"
             seeds, extra = self.scale.sweep_seeds, method.extra(rates)
             run = self.run(title, method.rule(rates), seeds, SWEEP_SEED, **extra)
@@ -124,17 +146,33 @@ class Study:
         rates: Rates | None,
         times: int = 1,
         **extra: Any,
-    ) -> Run:
-        """Run one method on so many times the study's seeds and add its row and curves."""
-        title = f"{self.title} {name}, {kind}"
-        run = self.run(title, rule, times * self.scale.seeds, 0, **extra)
+    ) -> Run | None:
+        """Run one method on so many times the study's seeds and add its row and curves.
+
+        Returns:
+            The run, or None if the row was taken over from earlier results.
+        """
+        title, seeds = f"{self.title} {name}, {kind}", times * self.scale.seeds
         setting = self.row_setting(kind, rates)
+        if self.take(name, setting, seeds):
+            return None
+        run = self.run(title, rule, seeds, 0, **extra)
         metrics = {metric: run.metrics[metric] for metric in METRICS}
         self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))
         self.rows[-1] |= {part: describe(value) for part, value in extra.items()}
         # A run may be older than the page it stands on: it says itself what made it.
         self.rows[-1]["git"] = Record(self.folder(title, 0) / RECORD).read()[0]["git"]
         return run
+
+    def take(self, name: str, setting: dict[str, Any], seeds: int) -> bool:
+        """Take over an earlier row and its curve, if there is one of so many seeds."""
+        made = self.earlier or {"rows": (), "curves": ()}
+        for row, curve in zip(made["rows"], made["curves"], strict=True):
+            if (row["method"], row["setting"], row["seeds"]) == (name, setting, seeds):
+                self.rows.append(row)
+                self.curves.append(curve)
+                return True
+        return False
 
     def row_setting(self, kind: str, rates: Rates | None) -> dict[str, Any]:
         return {**self.setting, "rates": kind, "rate": None if rates is None else str(rates)}
@@ -190,17 +228,22 @@ class Study:
         return self.row(method, rates)["metrics"][metric]["mean"]
 
     def row(self, method: str, rates: str) -> dict[str, Any]:
-        for row in self.rows:
-            if row["method"] == method and row["setting"]["rates"] == rates:
-                return row
-        raise KeyError((method, rates))
+        return _of(self.rows, method, rates)
+
+    def curve(self, method: str, rates: str) -> dict[str, Any]:
+        return _of(self.curves, method, rates)
 
     def progress(self, method: str, rates: str, metric: str = "kl") -> float:
         """The mean logarithm of a metric over training: lower is faster."""
-        for curve in self.curves:
-            if curve["method"] == method and curve["setting"]["rates"] == rates:
-                return float(np.mean(np.log(np.maximum(curve[metric], 1e-12))))
-        raise KeyError((method, rates))
+        values = self.curve(method, rates)[metric]
+        return float(np.mean(np.log(np.maximum(values, 1e-12))))
+
+
+def _of(entries: Iterable[dict[str, Any]], method: str, rates: str) -> dict[str, Any]:
+    for entry in entries:
+        if entry["method"] == method and entry["setting"]["rates"] == rates:
+            return entry
+    raise KeyError((method, rates))
 
 
 def folder_for(work: Path, title: str) -> Path:
@@ -225,6 +268,17 @@ def faster(study: Study, method: str, other: str, rates: str, metric: str) -> di
         "holds": progress[0] < progress[1] and final[0] < final[1],
         "evidence": f"final {final[0]:.2e} against {final[1]:.2e}, "
         f"mean log {progress[0]:.2f} against {progress[1]:.2f}",
+    }
+
+
+def default_below(study: Study, other: str, metric: str = "kl") -> dict[str, Any]:
+    """Whether the default ends below another method at its tuned rates."""
+    ours, theirs = study.final(DEFAULT, UNTUNED, metric), study.final(other, TUNED, metric)
+    return {
+        "setting": study.setting,
+        "claim": f"{DEFAULT}, untuned, ends below tuned {other} in {metric.upper()}",
+        "holds": ours < theirs,
+        "evidence": f"{ours:.2e} against {theirs:.2e}",
     }
 
 

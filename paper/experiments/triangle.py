@@ -2,10 +2,12 @@
 
 The paper claims that Natural (exact) lowers loss and divergence faster than Euclidean.
 
-The sweep covers the rate of log Z, for both methods. It did not at first: over five policy rates,
+The sweep covers the rate of log Z, for every method. It did not at first: over five policy rates,
 with the paper's 0.01 for log Z, Natural (exact) ended at KL 5.2e-04, short of our aim of 1e-04.
+Adam is not in the paper; it has as many trials as the others, and moves log Z by Adam too.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,14 @@ from natgfn.envs import Triangles
 from natgfn.fisher import Blocks
 from natgfn.metrics import METRICS, evaluate
 from natgfn.occupancy import Exact
-from natgfn.optim import Euclidean, Natural, SampleSpace
+from natgfn.optim import Natural, SampleSpace
 from natgfn.policies import Flow, Tabular, Uniform, backward_table, forward_table
 from natgfn.solvers import solve_covariance
 from natgfn.statespace import StateSpace, enumerate_states, exact_residuals, occupancy
 
 from ..figures import Panel, draw_curves
-from .study import PAPER, TUNED, UNTUNED, Method, Rates, Scale, Study, faster
+from ..tables import DEFAULT, TUNED, UNTUNED
+from .study import PAPER, Method, Rates, Scale, Study, adam, default_below, euclidean, faster
 
 NOISE_FREE = "paper's rates, noise-free"
 
@@ -33,36 +36,40 @@ SCALES = {
     "paper": (6, Scale(updates=8_000, seeds=5, sweep_seeds=5, sweep_points=10)),
 }
 
+PAPER_RATES = Rates(0.1)
 # log Z starts at 0 and ends at 11: its rate matters here as much as the policy's, and one half
 # is the step that sets it to the best value for the batch.
 EUCLIDEAN = Method(
     "Euclidean",
-    lambda rates: Euclidean(rates.forward, log_z_rate=rates.log_z),
-    Rates(0.1),
+    euclidean,
+    PAPER_RATES,
     tuple(Rates(rate, z) for rate in (0.1, 0.3, 1.0, 3.0, 10.0) for z in (0.01, 0.5)),
 )
 NATURAL = Method(
     "Natural (exact)",
     lambda rates: Natural(Exact(), rate=rates.forward, log_z_rate=rates.log_z),
-    Rates(0.1),
+    PAPER_RATES,
     tuple(Rates(rate, z) for rate in (0.001, 0.003, 0.01, 0.03, 0.1) for z in (0.01, 0.5)),
 )
+ADAM = adam((0.003, 0.01, 0.03, 0.1, 0.3), log_z=(0.01, 0.1))
 
 
-def run(scale: str, seeds: int | None, work: Path) -> list[Study]:
+def run(
+    scale: str, seeds: int | None, work: Path, earlier: Mapping[str, Any] | None = None
+) -> list[Study]:
     nodes, size = SCALES[scale]
     size = replace(size, seeds=seeds or size.seeds)
     space = enumerate_states(Triangles(nodes=nodes))
-    study = Study({"nodes": nodes}, space, Uniform(), size, work)
+    study = Study({"nodes": nodes}, space, Uniform(), size, work, earlier=earlier)
     study.compare(
-        (EUCLIDEAN, NATURAL),
-        {"Natural (exact)": Natural(Exact()), "Natural (sample space)": SampleSpace()},
+        (EUCLIDEAN, ADAM, NATURAL),
+        {"Natural (exact)": Natural(Exact()), DEFAULT: SampleSpace()},
     )
-    for method in (EUCLIDEAN, NATURAL):
-        natural = method is NATURAL
-        steps, metrics, law = follow_exact_gradient(space, natural, method.paper, size.updates)
-        setting = study.row_setting(NOISE_FREE, method.paper)
-        study.add(method.name, setting, steps, metrics, law, "exact gradient, damping 1e-3")
+    for name, natural in (("Euclidean", False), ("Natural (exact)", True)):
+        setting = study.row_setting(NOISE_FREE, PAPER_RATES)
+        if not study.take(name, setting, 1):
+            exact = follow_exact_gradient(space, natural, PAPER_RATES, size.updates)
+            study.add(name, setting, *exact, "exact gradient, damping 1e-3")
     return [study]
 
 
@@ -95,9 +102,17 @@ def follow_exact_gradient(space: StateSpace, natural: bool, rates: Rates, update
 def claims(studies: list[Study]) -> list[dict[str, Any]]:
     (study,) = studies
     return [
-        faster(study, "Natural (exact)", "Euclidean", rates, metric)
-        for rates in (PAPER, TUNED, NOISE_FREE)
-        for metric in ("loss", "kl")
+        *(
+            faster(study, "Natural (exact)", other, rates, metric)
+            for other, rates in (
+                ("Euclidean", PAPER),
+                ("Euclidean", TUNED),
+                ("Euclidean", NOISE_FREE),
+                ("Adam", TUNED),
+            )
+            for metric in ("loss", "kl")
+        ),
+        *(default_below(study, method.name) for method in (EUCLIDEAN, ADAM, NATURAL)),
     ]
 
 

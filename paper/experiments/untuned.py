@@ -1,14 +1,15 @@
-"""No rate to tune: the default update against tuned Euclidean, watched at every step.
+"""No rate to tune: the default update against tuned Euclidean and Adam, watched at every step.
 
 The claims are ours. Over many seeds, the default rule must never collapse, must end below
-tuned Euclidean in divergence, and must never raise the exact divergence by more than a nat
-in one update.
+tuned Euclidean and tuned Adam in divergence, and must never raise the exact divergence by more
+than a nat in one update. Both have ten trials: five rates of the policy, two of log Z.
 
 The budgets of n = 4 and 5 are 200 and 1,000 updates. A first run, not finished, had 2,000 and
 4,000, with only the policy's rate swept; at n = 5 Euclidean then ended at KL 2.6e-08, where the
 comparison would soon be one of rounding errors, so they were cut before the run reported here.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from natgfn.statespace import StateSpace, enumerate_states, occupancy
 from natgfn.training import Setup, decide, describe
 
 from ..figures import Panel, draw_curves
+from ..tables import DEFAULT, TUNED, UNTUNED
 from . import triangle
-from .study import TUNED, UNTUNED, Scale, Study
+from .study import Scale, Study, default_below
 
 _SMOKE = Scale(updates=100, seeds=2, sweep_seeds=1, sweep_points=2)
 _PAPER = Scale(updates=20_000, seeds=20, sweep_seeds=3, sweep_points=10)
@@ -48,20 +50,24 @@ SCALES: dict[str, list[tuple[AbstractEnv, Scale]]] = {
     ],
 }
 
-DEFAULT = "Natural (sample space)"
+RIVALS = (triangle.EUCLIDEAN, triangle.ADAM)
 
 
-def run(scale: str, seeds: int | None, work: Path) -> list[Study]:
+def run(
+    scale: str, seeds: int | None, work: Path, earlier: Mapping[str, Any] | None = None
+) -> list[Study]:
     studies = []
     for env, size in SCALES[scale]:
         chosen = replace(size, seeds=seeds or size.seeds)
-        study = Study({"env": repr(env)}, enumerate_states(env), Uniform(), chosen, work)
-        best = study.sweep(triangle.EUCLIDEAN)
-        study.trial(triangle.EUCLIDEAN.name, TUNED, triangle.EUCLIDEAN.rule(best), best)
-        steps, metrics, law, rises = watch(study, SampleSpace())
+        setting = {"env": repr(env)}
+        study = Study(setting, enumerate_states(env), Uniform(), chosen, work, earlier=earlier)
+        for rival in RIVALS:
+            study.at_rates(rival, TUNED, study.sweep(rival))
         setting = study.row_setting(UNTUNED, None)
-        study.add(DEFAULT, setting, steps, metrics, law, describe(SampleSpace()))
-        study.rows[-1]["largest_kl_rise_in_one_update"] = float(rises.max())
+        if not study.take(DEFAULT, setting, chosen.seeds):
+            steps, metrics, law, rises = watch(study, SampleSpace())
+            study.add(DEFAULT, setting, steps, metrics, law, describe(SampleSpace()))
+            study.rows[-1]["largest_kl_rise_in_one_update"] = float(rises.max())
         studies.append(study)
     return studies
 
@@ -115,14 +121,10 @@ def advance_watching(
 def claims(studies: list[Study]) -> list[dict[str, Any]]:
     found = []
     for study in studies:
-        ours, euclidean = study.final(DEFAULT, UNTUNED), study.final(triangle.EUCLIDEAN.name, TUNED)
-        row, curve = study.rows[-1], np.array(study.curves[-1]["kl"])
-        rise = row["largest_kl_rise_in_one_update"]
+        found += [default_below(study, rival.name) for rival in RIVALS]
+        curve = np.array(study.curve(DEFAULT, UNTUNED)["kl"])
+        rise = study.row(DEFAULT, UNTUNED)["largest_kl_rise_in_one_update"]
         checks = {
-            "ends below tuned Euclidean in KL": (
-                ours < euclidean,
-                f"mean KL {ours:.3e} against {euclidean:.3e}",
-            ),
             "no seed ends above where it started": (
                 bool((curve[-1] < curve[0]).all()),
                 f"from {curve[0].mean():.3g} to at most {curve[-1].max():.3g}",
