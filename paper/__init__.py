@@ -7,3 +7,4 @@ Not part of the installed library. `natgfn reproduce NAME` runs an experiment in
 from .experiments import EXPERIMENTS as EXPERIMENTS
 from .experiments import reproduce as reproduce
 from .index import reproduce_all as reproduce_all
+from .index import write_index as write_index

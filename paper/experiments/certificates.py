@@ -248,6 +248,19 @@ def network(size: Scale, seeds: int, work: Path) -> dict[str, Any]:
     }
 
 
+def paper_claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every statement of the theory."""
+    return [
+        {
+            "setting": {"instances": row["instances"]},
+            "claim": f"`{row['label']}`: {row['claim']}",
+            "holds": row["held"] == row["instances"],
+            "evidence": f"held on {row['held']} of {row['instances']}, worst {row['worst']:.3g}",
+        }
+        for row in results["statements"]
+    ]
+
+
 def page(results: dict[str, Any]) -> str:
     """The Markdown page."""
     rows = [

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from ..figures import draw_agreement, draw_bars, draw_training
+from ..printed import Measured, Printed, seed_count
 from ..tables import made_by, table
 from .continuation import CURVES, FISHER, METHODS, NETWORKS
 
@@ -41,15 +42,6 @@ DISTANCE = {
 TO = "updates to 0.75"
 
 
-class Paper(NamedTuple):
-    """What the paper prints."""
-
-    rows: Mapping[str, Mapping[str, str]]
-    """By method, then by the names of our columns."""
-    differences: Mapping[str, str]
-    """Of the loss AUC, Damped Fisher minus another."""
-
-
 def relative(run: Mapping[str, Any], curve: str) -> Float[np.ndarray, " looks"]:
     """A curve in units of its beginning."""
     return np.array(run[curve]) / run[curve][0]
@@ -72,7 +64,7 @@ def updates_to(run: Mapping[str, Any], level: float = 0.75) -> float:
     return float(steps[after - 1] + share * (steps[after] - steps[after - 1]))
 
 
-def page(results: Mapping[str, Any], paper: Paper) -> str:
+def page(results: Mapping[str, Any], paper: Printed) -> str:
     """All tables, with the paper's rows."""
     sections = [
         f"# {results['experiment']}, {results['scale']} scale",
@@ -120,12 +112,10 @@ def _title(network: str, variant: str) -> str:
     return f"{network}, {variant}" if variant else network
 
 
-def _progress(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> str:
+def _progress(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Printed) -> str:
     body = []
     for name, of in runs.items():
-        last = of[0]["steps"][-1]
-        times = [updates_to(run) for run in of]
-        reached = _mean(times) if np.all(np.isfinite(times)) else f"> {last} in some"
+        reached = _reached([updates_to(run) for run in of])
         cells = [_mean([area(run, curve) for run in of]) for curve in PROGRESS]
         guards = [_mean([float(run[key]) for run in of if key in run]) for key in SAFEGUARDS]
         body.append([name, str(len(of)), *cells, reached, *guards])
@@ -136,7 +126,7 @@ def _progress(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> 
 def _structure(
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
     cases: Sequence[Mapping[str, Any]],
-    paper: Paper,
+    paper: Printed,
 ) -> str:
     body = []
     for name, of in {EXACT: cases, **runs}.items():
@@ -153,18 +143,25 @@ def _distance(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     return table(["method", *DISTANCE.values()], body)
 
 
-def _differences(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) -> str:
-    """Paired by seed, and whether their sign is the paper's."""
-    body = []
-    for rival in runs:
-        pairs = [
+def paired(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
+    """The loss AUC of the damped Fisher minus that of every other rule, by seed."""
+    found = {
+        rival: [
             area(run, "loss") - area(other, "loss")
             for run in runs.get(FISHER, ())
-            for other in runs[rival]
-            if rival != FISHER and run["seed"] == other["seed"]
+            for other in of
+            if run["seed"] == other["seed"]
         ]
-        if not pairs:
-            continue
+        for rival, of in runs.items()
+        if rival != FISHER
+    }
+    return {rival: pairs for rival, pairs in found.items() if pairs}
+
+
+def _differences(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Printed) -> str:
+    """Paired by seed, and whether their sign is the paper's."""
+    body = []
+    for rival, pairs in paired(runs).items():
         printed = paper.differences.get(rival, "")
         agrees = ""
         if printed:
@@ -173,7 +170,58 @@ def _differences(runs: Mapping[str, Sequence[Mapping[str, Any]]], paper: Paper) 
     return table(["difference", "seeds", "ours", "paper", "same sign"], body)
 
 
-def _printed(name: str, paper: Paper, columns: Sequence[str]) -> list[list[str]]:
+def measured(results: Mapping[str, Any], paper: Printed) -> list[Measured]:
+    """Our rows for the paper's table: every network and variant, and our rules below."""
+    found = []
+    for network, variant, groups in _groups(results):
+        for name, of in groups.items():
+            values = {
+                **{title: [area(run, curve) for run in of] for curve, title in PROGRESS.items()},
+                TO: [updates_to(run) for run in of],
+                **{title: [run["final"][key] for run in of] for key, title in STRUCTURE.items()},
+            }
+            cells = {c: (float(np.mean(values[c])), _reached(values[c])) for c in paper.columns}
+            how = f"ours, {_title(network, variant)}, {seed_count(len(of))}"
+            found.append(Measured(name, how, cells))
+    return found
+
+
+def paper_claims(results: Mapping[str, Any], paper: Printed) -> list[dict[str, Any]]:
+    """What the paper says of the damped Fisher, of our runs."""
+    found = []
+    for network, variant, runs in _groups(results):
+        for rival, pairs in paired(runs).items():
+            if rival not in paper.differences:
+                continue
+            printed, ours = paper.differences[rival], float(np.mean(pairs))
+            theirs, error = (float(x) for x in printed.split(" ± "))
+            level = abs(theirs) < error
+            if level and len(pairs) > 1:
+                error = float(np.std(pairs, ddof=1) / len(pairs) ** 0.5)
+            relation = "level with" if level else "below" if theirs < 0 else "above"
+            found.append({
+                "setting": {"network": _title(network, variant)},
+                "claim": f"{FISHER} is {relation} {rival} in loss AUC (the paper: {printed})",
+                "holds": abs(ours) < 2 * error if level else ours * theirs > 0,
+                "evidence": f"{_mean(pairs)}, {seed_count(len(pairs))}",
+            })  # fmt: skip
+        refused = sum(run["refused"] + run["rejected"] for run in runs.get(FISHER, ()))
+        if FISHER in runs:
+            found.append({
+                "setting": {"network": _title(network, variant)},
+                "claim": f"{FISHER} accepts every update",
+                "holds": refused == 0,
+                "evidence": f"{refused:g} not taken, in {len(runs[FISHER])} runs",
+            })  # fmt: skip
+    return found
+
+
+def _reached(values: Sequence[float]) -> str:
+    """Mean and standard error, where all are finite."""
+    return _mean(values) if np.all(np.isfinite(values)) else "not reached in some"
+
+
+def _printed(name: str, paper: Printed, columns: Sequence[str]) -> list[list[str]]:
     """The paper's row of a method, if it has numbers for these columns."""
     cells = [paper.rows.get(name, {}).get(column, "") for column in columns]
     return [[f"*{name}*", *cells]] if any(cells) else []

@@ -18,9 +18,9 @@ from typing import Any
 
 from natgfn.dag import CONSENSUS, PAPER_PENALTY, BGe, Prior, adjacency, load, log_weights, sachs
 
+from ..printed import PRINTED, Measured
 from . import continuation_page
 from .continuation import Case, Scale, run_all
-from .continuation_page import Paper
 
 SCALES = {
     "smoke": (4, 1, Scale(warm_up=20, updates=10, every=5, batch=16, probe=16, samples=100)),
@@ -28,32 +28,7 @@ SCALES = {
 }
 """How many of the proteins, how many seeds, and how much to run."""
 
-PAPER = Paper(
-    {
-        "Adam": {
-            "loss AUC": "0.751 ± 0.005",
-            "P90 AUC": "0.881 ± 0.009",
-            "dir. AUPRC": "0.359 ± 0.021",
-            "E-SHD": "28.83 ± 0.02",
-            "mean edges": "26.56 ± 0.22",
-        },
-        "KL-controlled Adam": {
-            "loss AUC": "0.734 ± 0.006",
-            "P90 AUC": "0.876 ± 0.009",
-            "dir. AUPRC": "0.361 ± 0.018",
-            "E-SHD": "28.98 ± 0.11",
-            "mean edges": "26.66 ± 0.14",
-        },
-        "Damped Fisher": {
-            "loss AUC": "0.734 ± 0.004",
-            "P90 AUC": "0.870 ± 0.007",
-            "dir. AUPRC": "0.349 ± 0.047",
-            "E-SHD": "28.80 ± 0.19",
-            "mean edges": "26.28 ± 0.45",
-        },
-    },
-    {"Adam": "-0.0166 ± 0.0072", "KL-controlled Adam": "0.0009 ± 0.0089"},
-)
+PAPER = PRINTED["tab:sachs_fisher_main"]
 
 
 def cases(scale: str, seeds: int | None) -> list[Case]:
@@ -81,6 +56,14 @@ def run(
 
 def page(results: Mapping[str, Any]) -> str:
     return continuation_page.page(results, PAPER)
+
+
+def measured(results: Mapping[str, Any], label: str) -> list[Measured]:
+    return continuation_page.measured(results, PRINTED[label])
+
+
+def paper_claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return continuation_page.paper_claims(results, PAPER)
 
 
 def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:

@@ -18,9 +18,9 @@ from jaxtyping import Float, Int
 
 from natgfn.dag import PAPER_PENALTY, BGe, Prior, load, log_weights
 
+from ..printed import PRINTED, Measured
 from . import continuation_page
 from .continuation import Case, Scale, run_all
-from .continuation_page import Paper
 
 SCALES = {
     "smoke": (4, 1, Scale(warm_up=20, updates=10, every=5, batch=16, probe=16, samples=100)),
@@ -33,35 +33,7 @@ ROWS, SIZES = 100, (0.5, 2.0)
 
 VARIANTS = {"as drawn": False, "standardised": True}
 
-PAPER = Paper(
-    {
-        "Adam": {
-            "loss AUC": "0.856 ± 0.023",
-            "median AUC": "0.906 ± 0.015",
-            "P90 AUC": "0.928 ± 0.013",
-            "updates to 0.75": "417 ± 36",
-            "E-SHD": "20.27 ± 0.53",
-            "skel. AUPRC": "0.950 ± 0.022",
-        },
-        "KL-controlled Adam": {
-            "loss AUC": "0.819 ± 0.015",
-            "median AUC": "0.871 ± 0.006",
-            "P90 AUC": "0.908 ± 0.005",
-            "updates to 0.75": "368 ± 36",
-            "E-SHD": "20.24 ± 0.51",
-            "skel. AUPRC": "0.959 ± 0.017",
-        },
-        "Damped Fisher": {
-            "loss AUC": "0.813 ± 0.013",
-            "median AUC": "0.868 ± 0.019",
-            "P90 AUC": "0.901 ± 0.004",
-            "updates to 0.75": "351 ± 24",
-            "E-SHD": "20.23 ± 0.50",
-            "skel. AUPRC": "0.964 ± 0.016",
-        },
-    },
-    {"Adam": "-0.0429 ± 0.0127", "KL-controlled Adam": "-0.0055 ± 0.0031"},
-)
+PAPER = PRINTED["tab:synthetic_fisher_appendix"]
 
 
 def draw_data(
@@ -114,6 +86,14 @@ def run(
 
 def page(results: Mapping[str, Any]) -> str:
     return continuation_page.page(results, PAPER)
+
+
+def measured(results: Mapping[str, Any], label: str) -> list[Measured]:
+    return continuation_page.measured(results, PRINTED[label])
+
+
+def paper_claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return continuation_page.paper_claims(results, PAPER)
 
 
 def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:

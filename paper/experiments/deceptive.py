@@ -49,7 +49,9 @@ from natgfn.training import RECORD, Record, Run, describe, train
 from .deceptive_methods import METHODS, OURS, SWEEP_SEED, SWEEPS, Method
 from .deceptive_page import blocks
 from .deceptive_page import figures as figures
+from .deceptive_page import measured as measured
 from .deceptive_page import page as page
+from .deceptive_page import paper_claims as paper_claims
 from .study import folder_for, steps_done
 
 METRICS = ("tv", "discovered", "elbo", "gap", "kl", "jsd", "l1", "rejected")

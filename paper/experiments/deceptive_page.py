@@ -1,7 +1,6 @@
 """The page of the deceptive grid: tables beside the paper's, claims, sweeps and figures."""
 
 from collections.abc import Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,49 +10,20 @@ from natgfn.envs import DeceptiveGrid
 from natgfn.statespace import StateSpace, enumerate_states
 
 from ..figures import draw_heat_maps, draw_training
+from ..printed import PRINTED, Measured, seed_count
 from ..tables import made_by, table
 from .deceptive_methods import METHODS, ON_POLICY, OURS, RIVALS, SWEEP_SEED, SWEEPS, cost
 
 COLUMNS = ("tv", "discovered", "elbo", "gap", "kl", "jsd")
 
-_TABLES = {
-    (128, 15_000): """
-Adam 0.1171±0.0170 676±0.4 -0.4542±0.0576 0.2281±0.0576 0.1055±0.0265 0.0154±0.0036
-Adam, eps 0.2433±0.0352 610±21 -0.8249±0.0747 0.5988±0.0747 0.3497±0.0443 0.0653±0.0146
-SGD 0.7490±0.0071 352±17 -8.1380±0.0594 7.9119±0.0594 7.1384±0.0806 0.4390±0.0053
-SGD, eps 0.7567±0.0065 345±7.8 -8.1775±0.0638 7.9513±0.0638 7.3366±0.1086 0.4433±0.0054
-Natural CG 0.1766±0.0091 666±11 -1.0575±0.0258 0.8314±0.0258 0.7606±0.0669 0.0457±0.0041
-Natural K-FAC 0.1927±0.0137 673±6.3 -1.3401±0.0840 1.1140±0.0840 1.1574±0.1427 0.0545±0.0060
-Adaptive Teacher 0.1965±0.0151 676±0.0 -0.7283±0.0896 0.5021±0.0896 0.3258±0.0584 0.0418±0.0038
-""",
-    (256, 15_000): """
-Adam 0.2721±0.0356 2031±251 -0.9361±0.1245 0.6851±0.1245 0.4169±0.0867 0.0836±0.0219
-Adam, eps 0.5069±0.0154 878±65 -1.4407±0.0905 1.1896±0.0905 0.8786±0.0234 0.2154±0.0111
-SGD 0.7808±0.0052 1150±9.6 -8.3038±0.0310 8.0528±0.0310 7.7384±0.0848 0.4653±0.0041
-SGD, eps 0.7889±0.0053 1012±22 -8.3647±0.0342 8.1136±0.0342 8.0864±0.0996 0.4680±0.0042
-Natural CG 0.2753±0.0185 2405±76 -1.3872±0.0896 1.1361±0.0896 1.0838±0.0934 0.0848±0.0090
-Natural K-FAC 0.3052±0.0246 2406±81 -1.6213±0.0653 1.3702±0.0653 1.4197±0.1557 0.1020±0.0087
-Adaptive Teacher 0.2574±0.0133 2572±7.7 -1.0089±0.0587 0.7579±0.0587 0.6152±0.0759 0.0705±0.0041
-""",
-    (256, 30_000): """
-Adam 0.1061±0.0073 2524±66 -0.4702±0.0388 0.2191±0.0388 0.1207±0.0210 0.0180±0.0055
-Adam, eps 0.3371±0.0436 1672±119 -1.0285±0.1038 0.7774±0.1038 0.5559±0.0588 0.1198±0.0193
-SGD 0.7440±0.0154 1394±21 -8.2004±0.0388 7.9493±0.0388 7.1046±0.1205 0.4394±0.0098
-SGD, eps 0.7507±0.0145 1218±19 -8.1839±0.0457 7.9328±0.0457 7.2178±0.1104 0.4421±0.0086
-Natural CG 0.1566±0.0164 2564±19 -1.0435±0.0922 0.7924±0.0922 0.9458±0.1021 0.0436±0.0049
-Natural K-FAC 0.1706±0.0108 2569±24 -1.3890±0.1536 1.1380±0.1536 1.4652±0.2858 0.0515±0.0057
-Adaptive Teacher 0.1911±0.0205 2601±0.0 -0.7969±0.0435 0.5458±0.0435 0.4614±0.0545 0.0439±0.0061
-""",
+NAMES = dict(zip(("TV", "modes", "ELBO", "Gap", "KL", "JSD"), COLUMNS, strict=True))
+"""Of the paper's columns, and ours."""
+LABELS = {
+    (128, 15_000): "tab:deceptive_half_H128",
+    (256, 15_000): "tab:deceptive_half_H256",
+    (256, 30_000): "tab:deceptive_full_H256",
 }
-PAPER = {
-    setting: {
-        name: numbers
-        for name, *numbers in (line.rsplit(" ", len(COLUMNS)) for line in text.strip().split("\n"))
-    }
-    for setting, text in _TABLES.items()
-}
-"""`tab:deceptive_half_H128`, `tab:deceptive_half_H256` and `tab:deceptive_full_H256`, in the
-order of `COLUMNS`."""
+"""The paper's tables, by side and updates."""
 
 
 class Row(NamedTuple):
@@ -105,7 +75,7 @@ def page(results: Mapping[str, Any]) -> str:
         last = chosen[0].runs[0]["steps"][-1]
         reported = [*results["scale_of_runs"]["report"], last]
         for step in sorted({step for step in reported if step <= last}):
-            head = ["method", "seeds", "TV", "modes", "ELBO", "Gap", "KL", "JSD", "rejected"]
+            head = ["method", "seeds", *NAMES, "rejected"]
             body = [_line(row, step) for row in chosen]
             sections += [f"## H = {side}, batch {batch}, {step:,} updates", table(head, body)]
     sections += [
@@ -121,13 +91,68 @@ def page(results: Mapping[str, Any]) -> str:
 
 def _line(row: Row, step: int) -> list[str]:
     name = row.name.removesuffix(ON_POLICY)
-    paper = PAPER.get((row.side, step), {}).get(name, ()) if row.batch == 16 else ()
-    cells = []
-    for metric, theirs in zip_longest(COLUMNS, paper):
-        values = row.at(metric, step)
-        text = f"{values.mean():.4g} ± {values.std():.2g}"
-        cells.append(f"{text} ({theirs})" if theirs else text)
+    label = LABELS.get((row.side, step)) if row.batch == 16 else None
+    paper = PRINTED[label].rows.get(name, {}) if label else {}
+    cells = [
+        f"{_mean(row.at(metric, step))} ({paper[column]})"
+        if column in paper
+        else _mean(row.at(metric, step))
+        for column, metric in NAMES.items()
+    ]
     return [row.name, str(len(row.runs)), *cells, f"{row.at('rejected', step).sum():g}"]
+
+
+def _mean(values: np.ndarray) -> str:
+    return f"{values.mean():.4g} ± {values.std():.2g}"
+
+
+def measured(results: Mapping[str, Any], label: str) -> list[Measured]:
+    """Our rows for a table of the paper: its methods, on policy and tuned too, and ours."""
+    side, step = next(setting for setting, name in LABELS.items() if name == label)
+    found = []
+    for row in rows(results):
+        if (row.side, row.batch) != (side, 16):
+            continue
+        name = row.name.removesuffix(ON_POLICY).removesuffix(", tuned")
+        if name in PRINTED[label].rows or row.name == OURS:
+            how = "ours" + row.name.removeprefix(name)
+            values = {column: row.at(metric, step) for column, metric in NAMES.items()}
+            cells = {column: (float(of.mean()), _mean(of)) for column, of in values.items()}
+            found.append(Measured(name, f"{how}, {seed_count(len(row.runs))}", cells))
+    return found
+
+
+def paper_claims(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the paper says of `fig:deceptive_visited`, of our runs."""
+    by_key = {(row.side, row.name): row for row in rows(results) if row.batch == 16}
+    found = []
+    for side in sorted({side for side, _ in by_key}):
+        for step in (6_000, 15_000, 30_000):
+
+            def modes(name: str, side: int = side, step: int = step) -> float | None:
+                row = by_key.get((side, name))
+                steps = row.runs[0]["steps"] if row else ()
+                return float(row.at("discovered", step).mean()) if row and step in steps else None
+
+            for name in (
+                "Natural CG",
+                "Natural CG, tuned",
+                "Natural K-FAC",
+                "Natural K-FAC, tuned",
+            ):
+                rivals = {"Adam": 1.0, f"Adam{ON_POLICY}": 1.0, "Adaptive Teacher": 0.95}
+                for rival, share in rivals.items():
+                    mine, theirs = modes(name), modes(rival)
+                    if mine is None or theirs is None:
+                        continue
+                    more = "more modes than" if share == 1 else "nearly (95%) the modes of"
+                    found.append({
+                        "setting": {"H": side, "updates": step},
+                        "claim": f"{name} has visited {more} {rival}",
+                        "holds": mine > share * theirs,
+                        "evidence": f"{mine:.4g} against {theirs:.4g}",
+                    })  # fmt: skip
+    return found
 
 
 def _claims(found: list[Row]) -> str:
@@ -182,7 +207,7 @@ def figures(results: Mapping[str, Any], out: Path, stem: str) -> list[Path]:
     if not sides:  # so far there are only sweeps
         return drawn
     shown = {
-        "as in the paper": list(PAPER[128, 15_000]),
+        "as in the paper": list(PRINTED["tab:deceptive_half_H128"].rows),
         "ours and its rivals": [*(name for name in METHODS if name.startswith(OURS)), *RIVALS],
     }
     for metric, label in (("discovered", "modes visited"), ("tv", "TV"), ("l1", "mean |p - π|")):

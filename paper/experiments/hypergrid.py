@@ -49,7 +49,8 @@ def natural(name: str, occupancy: AbstractOccupancy) -> Method:
 GRADIENT_SWEEP = tuple(Rates(rate, z) for rate in (0.3, 1.0, 3.0) for z in (0.01, 0.5))
 METHODS = (
     Method("Euclidean", euclidean, Rates(0.1), GRADIENT_SWEEP),
-    adam((0.01, 0.03, 0.1), log_z=(0.01, 0.1)),
+    # On a seed of the sweep, 0.1 was worse than these on both grids.
+    adam((0.003, 0.01, 0.03), log_z=(0.01, 0.1)),
     natural("Natural (exact)", Exact()),
     natural("Natural (sample)", Sampled()),
     natural("Natural (approx)", Factorised()),
@@ -86,7 +87,8 @@ def claims(studies: list[Study]) -> list[dict[str, Any]]:
     for study, metrics in zip(studies, (("loss", "tv"), ("loss", "kl")), strict=True):
         for rates in (PAPER, TUNED):
             for metric in metrics:
-                found.append(faster(study, "Natural (exact)", "Euclidean", rates, metric))
+                for other in ("Euclidean", "ACE (reconstructed)"):
+                    found.append(faster(study, "Natural (exact)", other, rates, metric))
         found += [faster(study, "Natural (exact)", "Adam", TUNED, metric) for metric in metrics]
         found += [default_below(study, method.name) for method in METHODS]
     large = studies[-1]

@@ -332,6 +332,8 @@ def reproduce(
             page = paper.reproduce_all(scale=scale, seeds=seeds, out=out)
         else:
             page = paper.reproduce(name, scale=scale, seeds=seeds, out=out, only=only or ())
+            if (out / f"index.{scale}.md").exists():
+                paper.write_index(out, scale)
         typer.echo(f"results: {page}")
 
 
