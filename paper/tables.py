@@ -47,8 +47,10 @@ def standing(results: Mapping[str, Any]) -> list[str]:
         ours = final.pop(DEFAULT)
         ranked = sorted(final.items(), key=lambda item: item[1])
         sides = ([x for x in ranked if not x[1] < ours], [x for x in ranked if x[1] < ours])
-        named = ["; ".join(f"{name} {kl:.2g}" for name, kl in side) or "none" for side in sides]
-        body.append([setting, f"{ours:.2g}", named[0], f"**{named[1]}**"])
+        ahead, behind = ("; ".join(f"{name} {kl:.2g}" for name, kl in side) for side in sides)
+        body.append(
+            [setting, f"{ours:.2g}", ahead or "none", f"**{behind}**" if behind else "none"]
+        )
     return [
         "## Where the default stands",
         f"{DEFAULT}, with no rate to tune, beside each method at its best rates, by the mean of "

@@ -1,6 +1,7 @@
 """The page of certificates, at smoke scale."""
 
 import json
+import re
 
 import pytest
 
@@ -57,24 +58,20 @@ def test_certified_networks_have_less_error_with_more_damping(smoke):
     assert "direction_error" in page
 
 
-def test_a_part_can_be_made_anew_and_the_others_say_where_they_are_from(smoke, monkeypatch):
+def test_a_part_can_be_made_anew_and_the_page_has_every_command(smoke, monkeypatch):
     out, page, results = smoke
     monkeypatch.setattr(certificates, "STATEMENTS", STATEMENTS[:1])
-    monkeypatch.setattr("sys.argv", ["natgfn", "later"])
     again = reproduce("certificates", scale="smoke", out=out, only=["statements"]).read_text()
     found = json.loads((out / "certificates.smoke.json").read_text())
     assert len(found["statements"]) == 1 < len(results["statements"])
     for name in ("surrogates", "network", "rates"):
         assert found[name] == results[name]
     older = {key: results[key] for key in ("command", "versions", "git")}
-    assert found["kept"] == {"surrogates": older, "network": older}
-    assert results["kept"] == {}
-    assert "is older" not in page
-    assert "Made by `natgfn later` with" in again
-    assert f"`network` is older. Made by `{results['command']}` with" in again
-    # And once more: what was kept stays as old as it is.
-    kept = certificates.run("smoke", None, out, only=["statements"], earlier=found)["kept"]
-    assert kept == found["kept"]
+    assert found["before"] == [older]
+    assert found["command"] == f"{results['command']} --only statements"
+    assert "; then by" not in page
+    made = f"Made by `{older['command']}` with [^;]*; then by `{found['command']}` with"
+    assert re.search(made, again)
 
 
 def test_no_part_can_be_kept_of_other_results(smoke):

@@ -66,6 +66,7 @@ def reproduce(
         out: gets `<name>.<scale>.json`, `.md` and the figures; runs are kept in `out/.work`.
             Most experiments take over what the results there have, and train what is missing:
             move those away to make everything again.
+            Runs of the Transformer are also packed into `out/checkpoints`, and go on from there.
         only: train only the runs whose title has all of these words; for experiments that
             can be run in parts.
 
@@ -85,6 +86,8 @@ def reproduce(
         raise NatgfnError(f"{name} cannot be run in parts: leave out --only")
     if "only" in takes:
         parts["only"] = only
+    if "checkpoints" in takes:
+        parts["checkpoints"] = out / "checkpoints"
     earlier = _earlier(out / f"{stem}.json") if "earlier" in takes else None
     if "earlier" in takes:
         parts["earlier"] = earlier

@@ -120,14 +120,9 @@ def run(
             f"no earlier results of this configuration to keep {', '.join(old)} of: "
             "leave out --only"
         )
-    found: dict[str, Any] = {"configuration": configuration, "kept": {}}
+    found: dict[str, Any] = {"configuration": configuration}
     for name, make in parts.items():
-        if earlier is not None and name in old:
-            made = {key: earlier[key] for key in ("command", "versions", "git")}
-            found[name] = earlier[name]
-            found["kept"][name] = earlier.get("kept", {}).get(name, made)
-        else:
-            found[name] = make()
+        found[name] = earlier[name] if earlier is not None and name in old else make()
     return found | {"rates": convergence(found["surrogates"])}
 
 
@@ -283,12 +278,10 @@ def page(results: dict[str, Any]) -> str:
         for name, values in sorted(net["final"].items())
     ]
     held = sum(row["held"] == row["instances"] for row in results["statements"])
-    kept = [f"`{name}` is older. {made_by(made)}" for name, made in results["kept"].items()]
     sections = [
         f"# certificates, {results['scale']} scale",
         results["about"],
         made_by(results),
-        *kept,
         f"{held} of {len(rows)} statements hold on all their instances.",
         table(["label", "what was checked", "held", "worst", "slack made for it"], rows),
         "## Consistency (`prop:appendix_mc_regime`)",

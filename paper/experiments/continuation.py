@@ -6,6 +6,10 @@ and never replayed, says how fast each makes progress: the mean Huber loss on it
 the 90th percentile of $|\delta|$, all relative to the beginning. Their areas under the curve are
 means over the updates. In the end fresh samples are compared with a graph and with the exact
 posterior.
+
+Runs of the Transformer take hours: after every look they are packed into one small file each
+(`paper.checkpoints`), from which they go on where their folders are not at hand. That of a
+continuation is removed when it has ended.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,9 +30,19 @@ from natgfn.policies import AbstractDesign, Flow, Network
 from natgfn.sampling import OnPolicy, Trajectories, UniformMixture, log_probs, rollout
 from natgfn.solvers import KFAC
 from natgfn.sources import Recall
-from natgfn.training import RECORD, Record, Setup, describe, run
+from natgfn.training import (
+    RECORD,
+    Record,
+    Run,
+    Setup,
+    arrays_in,
+    describe,
+    has_checkpoint,
+    run,
+)
 from natgfn.watch import AbstractWatcher, Line
 
+from ..checkpoints import pack, unpack
 from ..rules import AdaptiveSolve, ControlledAdam, DampedFisher, DecayedAdam, HalfHuber
 from .study import folder_for, steps_done
 
@@ -89,6 +103,8 @@ by Adam at 0.1; and Adam with $\\log Z$ moved as fast, to tell what comes from t
 
 NETWORKS: dict[str, AbstractDesign] = {"MLP": Network(128, 2), "Transformer": Transformer()}
 """A small network, and the paper's."""
+PACKED = ("Transformer",)
+"""Networks whose runs are packed."""
 
 
 class Trial(NamedTuple):
@@ -109,6 +125,8 @@ class Continuation:
     scale: Scale
     work: Path
     only: Collection[str]
+    checkpoints: Path | None = None
+    """Where runs are packed."""
     runs: dict[Trial, dict[str, Any]] = field(default_factory=dict)
 
     def compare(self, network: str, case: Case, exact: ExactPosterior) -> None:
@@ -130,7 +148,7 @@ class Continuation:
         }
         if not wanted:
             return
-        env = Dags(case.log_weights)
+        env = Dags(self.trained_on(network, case))
         warm = self.warm_up(network, case, env)
         probe = draw_probe(env, of_seed(warm.flow, 0), self.scale.probe, case.seed)
         for trial, method in wanted.items():
@@ -138,9 +156,40 @@ class Continuation:
 
     def warm_up(self, network: str, case: Case, env: Dags) -> TrainState:
         """The state that all methods start from."""
-        title = f"{network} {case} warm-up"
         setup = self.setup(network, case, env, WARM_UP, self.scale.warm_up)
-        return run(setup, out=folder_for(self.work, title), resume=True, progress=title).state
+        return self.run(network, _warm_up(network, case), setup).state
+
+    def trained_on(self, network: str, case: Case) -> Float[np.ndarray, "d sets"]:
+        """The log-weights of a case, to the bit as its packed warm-up has them.
+
+        Another processor may round them another way, and a run goes on only with its own.
+        """
+        folder = folder_for(self.work, _warm_up(network, case))
+        self.restore(network, folder)
+        for kept in arrays_in(folder).values():
+            if kept.shape == case.log_weights.shape and np.allclose(kept, case.log_weights):
+                return kept
+        return case.log_weights
+
+    def packed(self, network: str, folder: Path) -> Path | None:
+        """Where the run in a folder is packed, if it is."""
+        if self.checkpoints is None or network not in PACKED:
+            return None
+        return self.checkpoints / f"{self.work.name}.{folder.name}.zip"
+
+    def restore(self, network: str, folder: Path) -> None:
+        """Unpack a run whose folder is not there."""
+        packed = self.packed(network, folder)
+        if packed is not None and packed.exists() and not has_checkpoint(folder):
+            unpack(packed, folder)
+
+    def run(self, network: str, title: str, setup: Setup, start: TrainState | None = None) -> Run:
+        """Run, or go on; a run to be packed is packed after every look."""
+        folder = folder_for(self.work, title)
+        self.restore(network, folder)
+        packed = self.packed(network, folder)
+        log = None if packed is None else lambda _: pack(folder, packed)
+        return run(setup, start=start, out=folder, resume=True, progress=title, log=log)
 
     def go_on(
         self,
@@ -155,7 +204,9 @@ class Continuation:
         """Continue with one method; what the page needs of it."""
         out, last = folder_for(self.work, str(trial)), self.scale.warm_up + self.scale.updates
         setup = self.setup(trial.network, case, env, method.rule, last, (Probe(paths=probe),))
-        done = run(setup, start=branch(warm, method), out=out, resume=True, progress=str(trial))
+        done = self.run(trial.network, str(trial), setup, branch(warm, method))
+        if packed := self.packed(trial.network, out):
+            packed.unlink(missing_ok=True)
         states, history = done.state, done.history
         flow = of_seed(states.flow, 0)
         draws = draw(env, flow, self.scale.samples, seed=case.seed + _FINAL)
@@ -199,6 +250,11 @@ class Continuation:
             evaluate_every=self.scale.every,
             watch=watch,
         )
+
+
+def _warm_up(network: str, case: Case) -> str:
+    """The title of the run that all methods start from."""
+    return f"{network} {case} warm-up"
 
 
 def branch(warm: TrainState, method: Method) -> TrainState:
@@ -289,6 +345,7 @@ def run_all(
     work: Path,
     only: Collection[str],
     earlier: Mapping[str, Any] | None,
+    checkpoints: Path,
 ) -> dict[str, Any]:
     """Train what is wanted and not yet there, the small network first.
 
@@ -299,8 +356,9 @@ def run_all(
         only: words that the title of a run must have to be trained now, such as `MLP` or
             `seed=2001`; finished runs are collected in any case.
         earlier: results to merge with.
+        checkpoints: where runs of the Transformer are packed.
     """
-    found = Continuation(scale, work, only)
+    found = Continuation(scale, work, only, checkpoints)
     for entry in earlier["runs"] if earlier else ():
         found.runs[Trial(*(entry[name] for name in Trial._fields))] = entry
     exact = {str(case): solve(case.log_weights, case.names) for case in cases}
@@ -311,6 +369,7 @@ def run_all(
         "scale_of_runs": asdict(scale),
         "cases": [_describe(case, exact[str(case)]) for case in cases],
         "runs": list(found.runs.values()),
+        "checkpoints": sorted(path.name for path in checkpoints.glob(f"{work.name}.*.zip")),
     }
 
 

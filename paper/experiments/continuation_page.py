@@ -71,6 +71,13 @@ def page(results: Mapping[str, Any], paper: Printed) -> str:
         results["about"],
         f"{made_by(results)} Mean ± standard error over the seeds; the paper's rows in italics.",
     ]
+    if packed := results.get("checkpoints"):
+        sections.append(
+            "Runs of the Transformer go on from their checkpoints, "
+            + ", ".join(f"[{name}](checkpoints/{name})" for name in packed)
+            + f": `natgfn reproduce {results['experiment']} --scale {results['scale']} "
+            "--only Transformer`."
+        )
     for network, variant, runs in _groups(results):
         cases = [case for case in results["cases"] if case["variant"] == variant]
         sections += [

@@ -79,9 +79,11 @@ def run(
     work: Path,
     only: Sequence[str] = (),
     earlier: Mapping[str, Any] | None = None,
+    *,
+    checkpoints: Path,
 ) -> dict[str, Any]:
     """See `continuation.run_all`."""
-    return run_all(cases(scale, seeds), SCALES[scale][-1], work, only, earlier)
+    return run_all(cases(scale, seeds), SCALES[scale][-1], work, only, earlier, checkpoints)
 
 
 def page(results: Mapping[str, Any]) -> str:

@@ -300,7 +300,8 @@ def page(results: Mapping[str, Any]) -> str:
         ]
         rows += list(_printed(target)) if backward == CONSTANT else []
         sections += [f"## {target}, P_B {backward}", table(head, rows)]
-    sections += standing(results)
+    proper = [row for row in results["rows"] if row["setting"]["P_B"] == NORMALISED]
+    sections += standing({"rows": proper})  # under the other, the optimum is not the target
     routes = [
         [
             row["setting"]["target"],

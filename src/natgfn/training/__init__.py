@@ -29,6 +29,8 @@ from .reporting import subject_of as subject_of
 from .result import Run as Run
 from .setup import Setup as Setup
 from .setup import decide as decide
+from .store import ARRAYS as ARRAYS
+from .store import CHECKPOINT as CHECKPOINT
 from .store import RECORD as RECORD
 from .store import InUse as InUse
 from .store import arrays_in as arrays_in
