@@ -117,10 +117,12 @@ def draw_curves(
 def share_legend(
     figure: Figure, axes: np.ndarray, place: Any, *, columns: int = 1, fontsize: str = "small"
 ) -> None:
-    """One legend for all axes, with a line for each label that any of them has."""
-    lines = {str(line.get_label()): line for axis in axes.flat for line in axis.get_lines()}
-    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
-    figure.legend(list(lines.values()), list(lines), loc=place, ncols=columns, fontsize=fontsize)
+    """One legend for all axes, with an entry for each label that any of them has."""
+    found = [axis.get_legend_handles_labels() for axis in axes.flat]
+    drawn = {
+        label: mark for marks, labels in found for mark, label in zip(marks, labels, strict=True)
+    }
+    figure.legend(list(drawn.values()), list(drawn), loc=place, ncols=columns, fontsize=fontsize)
 
 
 def draw_training(
@@ -164,7 +166,7 @@ def draw_direction_errors(points: Sequence[Mapping[str, Any]], path: Path) -> Pa
         for point in chosen:
             if point["surrogate"] == "factorised":
                 axis.scatter(point["rho"], point["fisher"], marker="*", s=90, label="factorised",
-                             color="#dd8452", zorder=3)  # fmt: skip
+                             color=_PURPLE, zorder=3)  # fmt: skip
             elif point["law"] == "on-policy":
                 shade = sizes.index(point["size"]) / max(1, len(sizes) - 1)
                 colour = plt.get_cmap("viridis")(shade * 0.95)
@@ -178,7 +180,7 @@ def draw_direction_errors(points: Sequence[Mapping[str, Any]], path: Path) -> Pa
         axis.set(xscale="log", yscale="log", xlabel=r"$\rho_\lambda$", xlim=(None, 1.5 * largest))
         axis.set(ylabel="relative direction error")
         axis.set_title(f"damping {damping:g}", fontsize="medium")
-        axis.legend(fontsize="small")
+    share_legend(figure, axes, "outside lower center", columns=4)
     return save(figure, path)
 
 
@@ -193,21 +195,21 @@ def draw_surrogates(points: Sequence[Mapping[str, Any]], whole: str, path: Path)
         squeeze=False, sharex="row", sharey=True, layout="constrained",
     )  # fmt: skip
     kinds = {
-        "rho": ("states of the reference", "o"),
-        "fresh": ("few states", "x"),
-        "replayed": ("few, replayed", "+"),
+        "rho": ("states of the reference", "o", _BLUE),
+        "fresh": ("few states", "x", _ORANGE),
+        "replayed": ("few, replayed", "+", _GREEN),
     }
     for row, damping in enumerate(dampings):
         for axis, update in zip(axes[row], updates, strict=True):
             some = [point["dampings"][row] for point in points if point["updates"] == update]
-            for column, (label, marker) in kinds.items():
+            for column, (label, marker, colour) in kinds.items():
                 shown = [n for n in names if column != "rho" or n != whole]
                 values = [np.mean([x["surrogates"][n][column] for x in some]) for n in shown]
-                axis.plot(values, shown, marker, label=label, markersize=6)
+                axis.plot(values, shown, marker, color=colour, label=label, markersize=6)
             axis.axvline(1, color="black", linestyle=":", linewidth=1)
             axis.set(xscale="log", xlabel=r"$\rho_\lambda$")
             axis.set_title(f"{update} updates, damping {damping:g}", fontsize="medium")
-    axes[0, 0].legend(fontsize="x-small")
+    share_legend(figure, axes, "outside lower center", columns=len(kinds))
     return save(figure, path)
 
 

@@ -84,7 +84,12 @@ def made_by(results: Mapping[str, Any]) -> str:
         + ", ".join(f"{name} {version}" for name, version in part["versions"].items())
         for part in parts
     ]
-    return f"Made {'; then '.join(made)}."
+    whole = (
+        " Without `--only` the command makes all of it."
+        if any("--only" in part["command"] for part in parts)
+        else ""
+    )
+    return f"Made {'; then '.join(made)}.{whole}"
 
 
 def cell(metric: Mapping[str, float | None]) -> str:
