@@ -1,14 +1,21 @@
 """Every table and figure of the paper by its label, the paper's numbers and ours side by side."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from rich.console import Console
 
 from natgfn.errors import NatgfnError
 from natgfn.training import numbers
 
-from .experiments import EXPERIMENTS, reproduce
+from .experiments import EXPERIMENTS, check
 from .printed import PRINTED, beside
 from .tables import cell, table
 
@@ -166,14 +173,63 @@ PARTS: dict[str, Part] = {
 
 
 def reproduce_all(*, scale: str = "smoke", seeds: int | None = None, out: str | Path) -> Path:
-    """Run every experiment, as `reproduce` does; what was finished before is not run again.
+    """Run every experiment, a process for each on as many cores as there are, then the index.
+
+    What was finished before is not run again. What the processes say is in `out/.work/*.log`.
 
     Returns:
         The path of the index, `index.<scale>.md` in `out`.
+
+    Raises:
+        NatgfnError: an experiment failed; the others were run, and the index is there.
     """
     for name in EXPERIMENTS:
-        reproduce(name, scale=scale, seeds=seeds, out=out)
-    return write_index(Path(out), scale)
+        check(name, scale, seeds)
+    out = Path(out)
+    logs = {name: out / ".work" / f"{name}.{scale}.log" for name in EXPERIMENTS}
+    try:
+        (out / ".work").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NatgfnError(f"cannot make the folder {out}: {error.strerror}") from error
+    running: set[subprocess.Popen] = set()
+    say = Console(stderr=True).print
+
+    def one(name: str) -> bool:
+        start = time.monotonic()
+        with logs[name].open("w") as log:
+            process = subprocess.Popen(
+                command(name, scale, seeds, out), stdout=log, stderr=log, env=os.environ | ALONE
+            )
+            running.add(process)
+            failed = process.wait() != 0
+            running.discard(process)
+        say(f"{name}: {'failed' if failed else 'done'} after {time.monotonic() - start:.0f} s")
+        return failed
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            failed = dict(zip(EXPERIMENTS, pool.map(one, EXPERIMENTS), strict=True))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()  # it saves what it has
+            raise
+    page = write_index(out, scale)
+    if any(failed.values()):
+        told = ", ".join(str(logs[name]) for name, bad in failed.items() if bad)
+        count = f"{sum(failed.values())} of {len(failed)}"
+        raise NatgfnError(f"{count} experiments failed: see {told}")
+    return page
+
+
+ALONE = {"NPROC": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Variables of a process that has one core: one thread each for XLA and for LAPACK."""
+
+
+def command(name: str, scale: str, seeds: int | None, out: Path) -> list[str]:
+    """What runs one experiment in a process of its own."""
+    words = [sys.executable, "-m", "natgfn.cli", "reproduce", name, "--scale", scale]
+    return [*words, "--out", str(out), *(["--seeds", str(seeds)] if seeds else [])]
 
 
 def write_index(out: Path, scale: str) -> Path:

@@ -24,6 +24,7 @@ def leaves(state) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
+@pytest.mark.slow
 def test_an_unpacked_run_goes_on_to_the_same_end(tmp_path: Path):
     setup = Setup(Hypergrid(side=3), Adam(), batch=4, updates=6, evaluate_every=3)
     whole = run(setup, out=tmp_path / "whole", progress=False)
@@ -55,6 +56,9 @@ def test_damaged_and_overlarge_archives_are_refused(tmp_path: Path, monkeypatch)
     folder.mkdir()
     (folder / "record.jsonl").write_bytes(bytes(10_000))
     pack(folder, path)
+    assert path.stat().st_size < 1_000
+    unpack(path, tmp_path / "copy")
+    assert (tmp_path / "copy" / "record.jsonl").read_bytes() == bytes(10_000)
     monkeypatch.setattr(checkpoints, "LARGEST_INSIDE", 9_999)
     with pytest.raises(NatgfnError, match="something else"):
         unpack(path, tmp_path / "again")

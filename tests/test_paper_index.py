@@ -9,6 +9,7 @@ import pytest
 from test_cli import assert_one_line, natgfn
 
 import paper.index
+from natgfn import NatgfnError
 from paper.experiments import EXPERIMENTS, deceptive_page
 from paper.index import PARTS, index_page, reproduce_all
 from paper.printed import PRINTED, Measured, Printed, beside
@@ -134,9 +135,9 @@ def test_what_is_far_from_the_paper_is_said_with_its_size():
 
 
 def test_all_runs_every_experiment_and_writes_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    ran, setting = [], {"nodes": 4}
+    setting = {"nodes": 4}
     claims = [
         {"claim": "good", "holds": True, "evidence": "", "setting": setting},
         {"claim": "bad", "holds": False, "evidence": "1 against 2", "setting": setting},
@@ -147,16 +148,21 @@ def test_all_runs_every_experiment_and_writes_the_index(
         "setting": setting | {"rates": "tuned rates", "rate": "1"},
         "metrics": dict.fromkeys(("loss", "kl", "tv", "modes"), value),
     }
+    found = json.dumps({"claims": claims, "rows": [row]})
 
-    def run(name: str, **how):
-        ran.append((name, how["scale"]))
-        if name == "triangle":
-            found = {"claims": claims, "rows": [row]}
-            (tmp_path / "triangle.smoke.json").write_text(json.dumps(found))
+    def command(name: str, scale: str, seeds: int | None, out: Path) -> list[str]:
+        script = 'test $0 = triangle && echo "$1" > $2 || { echo $0; test $0 != walk; }'
+        return ["sh", "-c", script, name, found, str(out / f"{name}.{scale}.json")]
 
-    monkeypatch.setattr(paper.index, "reproduce", run)
-    text = reproduce_all(scale="smoke", out=tmp_path).read_text()
-    assert ran == [(name, "smoke") for name in EXPERIMENTS]
+    monkeypatch.setattr(paper.index, "command", command)
+    with pytest.raises(NatgfnError, match=r"1 of \d+ experiments failed: see .*walk.smoke.log"):
+        reproduce_all(scale="smoke", out=tmp_path)
+    for name in set(EXPERIMENTS) - {"triangle"}:
+        assert (tmp_path / ".work" / f"{name}.smoke.log").read_text() == f"{name}\n"
+    told = capsys.readouterr().err
+    assert told.count(" done after") == len(EXPERIMENTS) - 1
+    assert "walk: failed after" in told
+    text = (tmp_path / "index.smoke.md").read_text()
     line = next(x for x in text.splitlines() if "fig:triangle_case" in x)
     assert "1 of 2" in line
     assert "**not run**" in line  # it wrote no page
@@ -164,3 +170,13 @@ def test_all_runs_every_experiment_and_writes_the_index(
     assert "**Does not hold**:\n\n- bad (nodes 4): 1 against 2" in text
     assert "- good (nodes 4)" in text.split("**Does not hold**")[0]
     assert_one_line(natgfn("reproduce", "all", "--only", "x"), 2, "name it instead of all")
+
+
+def test_an_experiment_has_a_command_of_its_own(tmp_path: Path):
+    words = paper.index.command("triangle", "smoke", 3, tmp_path)
+    assert words[2:] == [
+        "natgfn.cli",
+        *f"reproduce triangle --scale smoke --out {tmp_path}".split(),
+        "--seeds",
+        "3",
+    ]

@@ -73,13 +73,8 @@ def reproduce(
     Returns:
         The path of the Markdown page.
     """
-    if name not in EXPERIMENTS:
-        raise NatgfnError(f"no experiment {name!r}: expected one of {', '.join(EXPERIMENTS)}")
+    check(name, scale, seeds)
     experiment = EXPERIMENTS[name]
-    if scale not in experiment.SCALES:
-        raise NatgfnError(f"no scale {scale!r}: expected one of {', '.join(experiment.SCALES)}")
-    if seeds is not None and seeds < 1:
-        raise NatgfnError(f"seeds must be at least 1, got {seeds}")
     out, stem = Path(out), f"{name}.{scale}"
     takes, parts = inspect.signature(experiment.run).parameters, {}
     if only and "only" not in takes:
@@ -112,6 +107,17 @@ def reproduce(
         raise NatgfnError(f"cannot write results to {out}: {error.strerror}") from error
     experiment.figures(results, out, stem)
     return page
+
+
+def check(name: str, scale: str, seeds: int | None) -> None:
+    """Raise an error if there is no such experiment, or not of that size."""
+    if name not in EXPERIMENTS:
+        raise NatgfnError(f"no experiment {name!r}: expected one of {', '.join(EXPERIMENTS)}")
+    scales = EXPERIMENTS[name].SCALES
+    if scale not in scales:
+        raise NatgfnError(f"no scale {scale!r}: expected one of {', '.join(scales)}")
+    if seeds is not None and seeds < 1:
+        raise NatgfnError(f"seeds must be at least 1, got {seeds}")
 
 
 def _earlier(path: Path) -> dict[str, Any] | None:
