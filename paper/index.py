@@ -172,6 +172,10 @@ PARTS: dict[str, Part] = {
 """The experiments of the paper, by their keys in `EXPERIMENTS`, and its labels in each."""
 
 
+ALONE = {"NPROC": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Variables of a process that has one core: one thread each for XLA and for LAPACK."""
+
+
 def reproduce_all(*, scale: str = "smoke", seeds: int | None = None, out: str | Path) -> Path:
     """Run every experiment, a process for each on as many cores as there are, then the index.
 
@@ -189,9 +193,11 @@ def reproduce_all(*, scale: str = "smoke", seeds: int | None = None, out: str | 
     logs = {name: out / ".work" / f"{name}.{scale}.log" for name in EXPERIMENTS}
     try:
         (out / ".work").mkdir(parents=True, exist_ok=True)
+        # One that is there is renewed by every experiment, and here they would do so at once.
+        (out / f"index.{scale}.md").unlink(missing_ok=True)
     except OSError as error:
         raise NatgfnError(f"cannot make the folder {out}: {error.strerror}") from error
-    running: set[subprocess.Popen] = set()
+    running: set[subprocess.Popen[bytes]] = set()
     say = Console(stderr=True).print
 
     def one(name: str) -> bool:
@@ -220,10 +226,6 @@ def reproduce_all(*, scale: str = "smoke", seeds: int | None = None, out: str | 
         count = f"{sum(failed.values())} of {len(failed)}"
         raise NatgfnError(f"{count} experiments failed: see {told}")
     return page
-
-
-ALONE = {"NPROC": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""Variables of a process that has one core: one thread each for XLA and for LAPACK."""
 
 
 def command(name: str, scale: str, seeds: int | None, out: Path) -> list[str]:

@@ -63,7 +63,7 @@ def euclidean(rates: Rates) -> Euclidean:
     return Euclidean(rates.forward, log_z_rate=rates.log_z)
 
 
-def adam(rates: Iterable[float], log_z: Iterable[float]) -> Method:
+def adam(rates: Sequence[float], log_z: Sequence[float]) -> Method:
     r"""Adam at each of these rates with each of these for $\log Z$, which is Adam's too."""
     points = tuple(Rates(rate, z) for rate in rates for z in log_z)
     return Method("Adam", lambda r: Adam(r.forward, log_z_rate=r.log_z), None, points)
