@@ -5,8 +5,8 @@ edge is present; `attention.py` has the layers.
 
 How it is computed. Before the first attention a token has one of two values, so everything up to
 $\phi(k) v^\top$ is computed for those $2 d (d - 1)$ and its sum over tokens is a product with the
-vector of edges. States go in chunks whose activations fit the cache, padding is skipped, and
-where there are many states a chunk's activations are computed again for its gradient.
+vector of edges. States go in chunks whose activations fit the cache, padding is skipped, and a
+chunk's activations are computed again for its gradient.
 """
 
 import math
@@ -27,9 +27,6 @@ from .sequence_transformer import SequenceTransformer
 
 CHUNK = 32
 """States whose activations are computed together."""
-KEPT = 512
-"""States whose activations are kept for their gradient, and for products with their Fisher; of more
-states they are computed again."""
 
 
 class LinearTransformer(AbstractPolicy):
@@ -70,9 +67,8 @@ class LinearTransformer(AbstractPolicy):
             return jnp.zeros((size, edges.shape[1] + 1), self.source.dtype)
 
         alive = jnp.sum(live)
-        on_live = on_chunk if count <= KEPT else jax.checkpoint(on_chunk)
         found = jax.lax.map(
-            lambda start: jax.lax.cond(start < alive, on_live, skip, start),
+            lambda start: jax.lax.cond(start < alive, jax.checkpoint(on_chunk), skip, start),
             size * jnp.arange(chunks),
         )
         return found.reshape(chunks * size, -1)[jnp.minimum(place, chunks * size - 1)]
