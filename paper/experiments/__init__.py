@@ -138,9 +138,10 @@ def _made(command: str, found: dict[str, Any], earlier: dict[str, Any] | None) -
     last = {key: earlier[key] for key in now}
     before = earlier.get("before", [])
     written = json.loads(json.dumps(plain(found)))  # keys are text there
-    if all(written[key] == plain(earlier.get(key)) for key in found if key != "claims"):
-        return last | {"before": before}
-    return now | {"before": [part for part in [*before, last] if part["command"] != command]}
+    if any(written[key] != plain(earlier.get(key)) for key in found if key != "claims"):
+        before = [part for part in [*before, last] if part["command"] != command]
+        last = now
+    return last | ({"before": before} if before else {})
 
 
 def _of_studies(experiment: ModuleType, studies: list[Study]) -> dict[str, Any]:
