@@ -12,6 +12,7 @@ from .scaling import bench_scaling
 from .structured import bench_structured
 from .sweep import bench_sweep
 from .tabular import bench_tabular
+from .verdicts import bench_verdicts
 
 BENCHMARKS: dict[str, Callable[..., int]] = {
     "tabular": bench_tabular,
@@ -24,5 +25,6 @@ BENCHMARKS: dict[str, Callable[..., int]] = {
     "peers": bench_peers,
     "roofline": bench_roofline,
     "scaling": bench_scaling,
+    "verdicts": bench_verdicts,
 }
 """Every benchmark; each prints its lines and returns the exit code. Some write `out` as well."""
