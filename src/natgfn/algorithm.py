@@ -21,7 +21,7 @@ from .objectives import (
     evaluate,
     expected,
 )
-from .optim import AbstractRule, Cosine, Linear
+from .optim import AbstractRule, takes_steps
 from .policies import Flow
 from .sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
 from .sources import AbstractSource, Fresh
@@ -83,15 +83,12 @@ class Algorithm(eqx.Module):
         So are the lengths of schedules: a longer run is not compiled again.
         """
 
-        def is_schedule(part: Any) -> bool:
-            return isinstance(part, Cosine | Linear)
-
         def trace(part: Any) -> Any:
-            if is_schedule(part):
+            if takes_steps(part):
                 return jax.tree.map(jnp.asarray, part)
             return jnp.asarray(part) if isinstance(part, float) else part
 
-        traced = jax.tree.map(trace, self, is_leaf=is_schedule)
+        traced = jax.tree.map(trace, self, is_leaf=takes_steps)
         return eqx.tree_at(lambda a: a.env, traced, self.env)
 
     def init(self, flow: Flow, seed: int) -> TrainState:

@@ -21,6 +21,7 @@ from .schedules import Cosine as Cosine
 from .schedules import Linear as Linear
 from .schedules import Rate as Rate
 from .schedules import at as at
+from .schedules import takes_steps as takes_steps
 from .trust_region import TrustRegion as TrustRegion
 from .trust_region import kl_trust_region as kl_trust_region
 from .trust_region import levenberg_marquardt as levenberg_marquardt

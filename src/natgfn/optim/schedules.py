@@ -6,7 +6,7 @@ schedule: a function of the updates made so far.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -67,6 +67,11 @@ class Linear(AbstractSchedule):
 
     def __call__(self, step: Int[Array, ""] | int) -> Scalar:
         return jnp.asarray(self.start + (self.end - self.start) * _share(self, step))
+
+
+def takes_steps(part: Any) -> TypeGuard[Cosine | Linear]:
+    """Whether a part of a rule is a schedule that extends over a number of updates."""
+    return isinstance(part, Cosine | Linear)
 
 
 def _share(schedule: Cosine | Linear, step: Int[Array, ""] | int) -> Scalar:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..algorithm import advance
-from ..optim import Cosine, Linear
+from ..optim import takes_steps
 from .setup import Setup, decide
 
 _MEASURED = 1.0  # seconds of updates from which their speed is known
@@ -18,13 +18,10 @@ _PLANNED = 0.95  # of the time: a run that is cut short has not come to the end 
 def lasting(setup: Setup, updates: int) -> Setup:
     """The same run with so many updates, over all of which its schedules extend."""
 
-    def is_schedule(part: Any) -> bool:
-        return isinstance(part, Cosine | Linear)
-
     def extend(part: Any) -> Any:
-        return replace(part, steps=updates) if is_schedule(part) else part
+        return replace(part, steps=updates) if takes_steps(part) else part
 
-    rule = jax.tree.map(extend, setup.rule, is_leaf=is_schedule)
+    rule = jax.tree.map(extend, setup.rule, is_leaf=takes_steps)
     return replace(setup, rule=rule, updates=updates)
 
 
