@@ -75,11 +75,11 @@ class Weights(eqx.Module):
         odds, required = self.prior.edges(self.data.names)
         bits = np.int64(1) << np.arange(self.size)
         sets, own = np.where(parents, bits, 0).sum(axis=1), bits[child]
-        none = np.zeros(1, np.int64)
-        scores = self.score.log_marginals(self.data, sets | own, child)
-        scores -= self.score.log_marginals(self.data, sets, child)
-        scores -= self.score.log_marginals(self.data, none | own, child)
-        scores += self.score.log_marginals(self.data, none, child)
+        # The empty set of parents, which all others are relative to, comes last.
+        without = np.append(sets, 0)
+        both = self.score.log_marginals(self.data, np.append(without | own, without), child)
+        scores = np.subtract(*np.split(both, 2))
+        scores = scores[:-1] - scores[-1]
         found = self.power * scores + np.where(parents, odds[:, child], 0.0).sum(axis=1)
         allowed = ~parents[:, child] & np.all(parents[:, required[:, child]], axis=1)
         if self.prior.max_parents is not None:

@@ -23,7 +23,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from scipy.linalg import solve_triangular
 
 from ..errors import NatgfnError
 from . import graphs as of_graphs
@@ -108,16 +107,13 @@ def coefficients(
     """$B$, a draw for each graph, row is source; in the unit of `data.values`."""
     found = np.zeros(graphs.shape)
     for child in range(graphs.shape[1]):
-        law = score.law(data, child)
-        sets, which = np.unique(graphs[:, :, child] > 0, axis=0, return_inverse=True)
-        order = np.argsort(which.ravel(), kind="stable")
-        rows = np.split(order, np.cumsum(np.bincount(which.ravel()))[:-1])
-        for parents, those in zip(map(np.flatnonzero, sets), rows, strict=True):
-            if not len(parents):
-                continue
-            found[those[:, None], parents, child] = _draw(
-                law.posterior, law.after[len(parents) + 1], child, parents, len(those), rng
-            )
+        law, counts = score.law(data, child), np.count_nonzero(graphs[:, :, child], axis=1)
+        for count in np.unique(counts[counts > 0]):
+            (rows,) = np.nonzero(counts == count)
+            parents = np.nonzero(graphs[rows, :, child])[1].reshape(len(rows), count)
+            freedom = law.after[count + 1]
+            drawn = _draw(law.posterior, freedom, child, parents, rng)
+            found[rows[:, None], parents, child] = drawn
     return found
 
 
@@ -125,27 +121,26 @@ def _draw(
     matrix: Float[np.ndarray, "d d"],
     freedom: float,
     child: int,
-    parents: Int[np.ndarray, " p"],
-    count: int,
+    parents: Int[np.ndarray, "n p"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, "n p"]:
-    r"""Coefficients of a child's parents.
+    r"""Coefficients of a child's parents, of each row of these.
 
     Of $R$ in the order $P$, $j$ the factor is $\begin{pmatrix} L & 0 \\ l^T & r \end{pmatrix}$, so
     that $R_{PP} = L L^T$, $R_{PP}^{-1} R_{Pj} = L^{-T} l$ and $R_{jj \mid P} = r^2$.
     """
-    order = np.append(parents, child)
+    order = np.pad(parents, ((0, 0), (0, 1)), constant_values=child)
     try:
-        factor = np.linalg.cholesky(matrix[np.ix_(order, order)])
+        factor = np.linalg.cholesky(matrix[order[:, :, None], order[:, None, :]])
     except np.linalg.LinAlgError as error:
         raise NatgfnError(
             "columns are nearly sums of each other, and coefficients are lost in rounding: "
             "standardise, or remove some"
         ) from error
-    root, half, rest = factor[:-1, :-1], factor[-1, :-1], factor[-1, -1]
-    deviation = rest / np.sqrt(rng.chisquare(freedom, count))
-    drawn = half[:, None] + deviation * rng.standard_normal((len(parents), count))
-    return solve_triangular(root.T, drawn, lower=False).T
+    root, half, rest = factor[:, :-1, :-1], factor[:, -1, :-1], factor[:, -1, -1]
+    deviation = rest / np.sqrt(rng.chisquare(freedom, len(parents)))
+    drawn = half + deviation[:, None] * rng.standard_normal(half.shape)
+    return np.linalg.solve(np.swapaxes(root, 1, 2), drawn[:, :, None])[:, :, 0]
 
 
 def _units(data: Data) -> Float[np.ndarray, "d d"]:

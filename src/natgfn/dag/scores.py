@@ -158,15 +158,13 @@ class BGe(AbstractScore):
 
         before = freedom - count + np.arange(count + 1)
         after = before + rows
-        constant = [
-            p / 2 * np.log(self.mean_weight / (rows + self.mean_weight))
-            - rows * p / 2 * np.log(np.pi)
-            + np.sum(
-                gammaln((after[p] - np.arange(p)) / 2) - gammaln((before[p] - np.arange(p)) / 2)
-            )
-            for p in range(count + 1)
-        ]
-        return Wishart(prior, posterior, before, after, np.array(constant))
+        size = np.arange(count + 1)
+        # Of p gamma functions the last arguments are those of p - 1.
+        gammas = gammaln((after[0] + size) / 2) - gammaln((before[0] + size) / 2)
+        gammas[0] = 0.0
+        constant = np.cumsum(gammas) - rows * size / 2 * np.log(np.pi)
+        constant += size / 2 * np.log(self.mean_weight / (rows + self.mean_weight))
+        return Wishart(prior, posterior, before, after, constant)
 
     def _scale(self, count: int, freedom: float) -> Float[np.ndarray, "d d"]:
         scale = self.scale
@@ -187,7 +185,7 @@ def _log_determinants(
     """Of the principal submatrix of each set; sets of one size are factorised together."""
     result = np.zeros(len(sets))
     sizes = np.bitwise_count(sets.view(np.uint64))
-    for size in range(1, len(matrix) + 1):
+    for size in np.unique(sizes[sizes > 0]):
         (chosen,) = np.nonzero(sizes == size)
         for start in range(0, len(chosen), _CHUNK):
             rows = chosen[start : start + _CHUNK]
