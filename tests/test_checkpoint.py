@@ -21,7 +21,7 @@ import pytest
 import natgfn as ng
 from natgfn import NatgfnError
 from natgfn.optim import Euclidean
-from natgfn.training import Record, checkpoint, describe
+from natgfn.training import Record, Setup, checkpoint, describe, prolong
 
 pytestmark = pytest.mark.trains  # compiled as in the processes that tests here start and kill
 
@@ -301,6 +301,33 @@ def test_a_record_that_lags_behind_its_checkpoint_is_refused(folder):
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:-2]))
     with pytest.raises(NatgfnError, match="stops at step 290, before its checkpoint"):
         train(folder, resume=True)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_goes_on_as_a_longer_one(finished, tmp_path, again):
+    """As if it had been as long from the start: no rate of it knows how long it is."""
+    out, settings = tmp_path / "longer", {k: v for k, v in RUN.items() if k != "progress"}
+    train(out, updates=100)
+    kept = lines(out)
+    with pytest.raises(NatgfnError, match="belongs to another configuration"):
+        train(out, resume=True)
+    for updates in (200, 300) if again else (300,):  # nothing is made in between
+        setup = Setup(ng.envs.Hypergrid(side=2), Euclidean(), **settings | {"updates": updates})
+        prolong(out, setup)
+        assert lines(out) == kept
+    train(out, resume=True)
+    check_same(out, finished)
+    train(out, resume=True)  # from a checkpoint of its own
+    check_same(out, finished)
+
+
+@pytest.mark.parametrize("continues", [5, [], ["0123456789abcdef", None]])
+def test_a_checkpoint_that_a_record_does_not_name_is_refused(folder, continues):
+    header, *rest = (folder / "record.jsonl").read_text().splitlines()
+    header = json.dumps(json.loads(header) | {"continues": continues})
+    (folder / "record.jsonl").write_text("\n".join([header, *rest]) + "\n")
+    with pytest.raises(NatgfnError, match="belongs to another configuration"):
+        train(folder, resume=True, updates=310)
 
 
 @pytest.mark.parametrize("text", ["", "5\n", "[]\n", '{"step": 0}\n', "\xff\n"])

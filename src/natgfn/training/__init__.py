@@ -36,5 +36,6 @@ from .store import InUse as InUse
 from .store import arrays_in as arrays_in
 from .store import has_checkpoint as has_checkpoint
 from .store import locked as locked
+from .store import prolong as prolong
 from .store import read_header as read_header
 from .store import snapshot_path as snapshot_path

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -88,13 +89,20 @@ def _require_honest(file: IO[bytes], size: int) -> None:
     file.seek(0)
 
 
-def load(path: Path, like: T, configuration: Any) -> T:
-    """Read what `save` wrote into a state of the same structure."""
+def load(path: Path, like: T, configuration: Any, *, continues: Sequence[str] = ()) -> T:
+    """Read what `save` wrote into a state of the same structure.
+
+    Args:
+        path: the file.
+        like: a state of that structure.
+        configuration: the one that it was saved with;
+        continues: or one of those that have these fingerprints.
+    """
     arrays = read(path)
     header = np.asarray(arrays.pop("header", ()))
     if header.shape != (2,) or header[0] != _FORMAT:
         raise Damaged(f"{path} is not a natgfn checkpoint of this version ({_FORMAT})")
-    if header[1] != fingerprint(configuration):
+    if header[1] not in (fingerprint(configuration), *continues):
         raise NatgfnError(
             f"{path} belongs to another configuration: give the run a new folder, or go back to "
             "the configuration it was started with"

@@ -173,9 +173,12 @@ class Record:
         self.path = path
 
     def start(self, configuration: Any) -> None:
-        self._replace(
-            [{"configuration": configuration, "versions": versions(), "git": git_state()}]
-        )
+        self._replace([_header(configuration)])
+
+    def prolong(self, configuration: Any, continues: list[str]) -> None:
+        """Give the run another configuration, which goes on with checkpoints of earlier ones."""
+        _, lines = self.read()
+        self._replace([_header(configuration) | {"continues": continues}, *lines])
 
     def append(self, line: dict[str, Any]) -> None:
         # A record that has vanished is not begun again without its header.
@@ -221,6 +224,10 @@ class Record:
         text = "".join(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
         with _explained(self.path):
             write_whole(self.path, lambda file: file.write(text.encode()))
+
+
+def _header(configuration: Any) -> dict[str, Any]:
+    return {"configuration": configuration, "versions": versions(), "git": git_state()}
 
 
 @contextmanager

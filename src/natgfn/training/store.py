@@ -14,7 +14,7 @@ from ..watch import Line
 from . import checkpoint
 from .files import earlier_of
 from .record import Record, arrays_of, digest
-from .setup import Setup
+from .setup import Setup, decide
 
 RECORD = "record.jsonl"
 """The file of a run's folder with its settings, then a line for every look."""
@@ -66,7 +66,7 @@ class Store:
             return states, f"{error}; going on from the one before, update {states.step[0]}"
 
     def _load(self, path: Path, like: TrainState) -> TrainState:
-        states = checkpoint.load(path, like, self.configuration)
+        states = checkpoint.load(path, like, self.configuration, continues=_continues(self.record))
         if not all_finite(states):
             raise checkpoint.Damaged(
                 f"{path} holds numbers that are not finite, which natgfn never writes"
@@ -81,6 +81,25 @@ class Store:
         # The record first: a crash in between leaves a line too many, which `rewind` drops.
         self.record.append(line)
         checkpoint.save(self.checkpoint, states, self.configuration, earlier=True)
+
+
+def prolong(folder: Path, setup: Setup) -> None:
+    """Let the run in a folder go on as another one: with more updates, say, or other rates.
+
+    One file changes, at once, so the run can be resumed whenever this is stopped: as the one that
+    it was, or as the one that it becomes, which starts from the checkpoint that is there.
+    """
+    decided, _ = decide(setup)
+    record = Record(folder / RECORD)
+    with locked(folder):
+        before = checkpoint.fingerprint(record.read()[0]["configuration"])
+        record.prolong(decided.configuration(), [*_continues(record), before])
+
+
+def _continues(record: Record) -> list[str]:
+    """The fingerprints of the configurations that a run had before."""
+    found = record.read()[0].get("continues", [])
+    return found if isinstance(found, list) else []
 
 
 def has_checkpoint(folder: Path) -> bool:
