@@ -11,7 +11,8 @@ import pytest
 from dag_oracles import law
 from test_cli import assert_one_line, natgfn
 
-from natgfn.dag import BGe, Prior, fit, load, log_weights, posterior
+from natgfn.cli import dag as commands
+from natgfn.dag import BGe, Prior, load, log_weights, posterior
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,10 @@ def test_everything_is_written_and_agrees_with_the_enumeration():
     assert summary["expected_edges"] == pytest.approx(expected.sum(), abs=1e-10)
     assert summary["expected_log_reward"] < summary["log_z_relative_to_empty"]
     assert summary["accuracy"] < 1e-12
+    stability = summary["stability"]
+    assert stability["edges_over_one_half"] == (expected > 0.5).sum()
+    assert stability["note"] in " ".join(result.output.split())
+    assert stability["note"] in Path("run/posterior.html").read_text()
     best = dags[probabilities.argmax()]
     named = ["->".join("abc"[end] for end in edge) for edge in np.argwhere(best)]
     assert summary["most_probable_graph"]["edges"] == named == ["a->c", "b->c"]
@@ -127,31 +132,63 @@ def test_a_table_alone_is_enough():
     assert "--minutes" in natgfn("dag", "data.csv", "--help").output
 
 
-@pytest.mark.slow
-@pytest.mark.trains
-def test_a_minute_is_kept_and_goes_on():
-    """With 17 variables, which are too many for exact sums, and a core for this test."""
+def write_wide() -> None:
+    """17 variables, which are too many for exact sums."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=(100, 17))
     values[:, 1:] += 0.7 * values[:, :-1]
     pd.DataFrame(values).add_prefix("x").to_csv("wide.csv", index=False)
-    natgfn("dag", "wide.csv", "--minutes", "0.01", "--out", "first")  # compiles
+
+
+@pytest.mark.slow
+@pytest.mark.trains
+def test_a_minute_is_kept_and_the_same_again_goes_on():
+    """With a core for this test."""
+    write_wide()
+    command = ("dag", "wide.csv", "--out", "run", "--minutes")
+    assert natgfn(*command, "0.01").exit_code == 0  # compiles, and makes next to no updates
+    first = json.loads(Path("run/summary.json").read_text())
+    before = Path("run/record.jsonl").read_text().splitlines()
     started = time.monotonic()
-    result = natgfn("dag", "wide.csv", "--minutes", "1", "--out", "run")
+    result = natgfn(*command, "1")
     assert result.exit_code == 0, result.output
     assert time.monotonic() - started < 75
     summary = json.loads(Path("run/summary.json").read_text())
-    assert summary["updates"] > 1
+    assert summary["updates"] > 10 + first["updates"]
+    assert summary["trust"]["eubo_less_elbo"] < first["trust"]["eubo_less_elbo"] / 2
     assert summary["options"]["minutes"] == 1
     assert summary["trust"]["elbo"] < summary["trust"]["eubo"]
     assert summary["verdict"]["word"] in result.output
-    # The record knows how many updates were planned, and what chains found for the sampler: a
-    # checkpoint of another configuration would be refused.
-    before = Path("run/record.jsonl").read_text().splitlines()
-    found = fit("wide.csv", minutes=0.1, samples=100, out="run", resume=True, progress=False)
-    assert found.draws.graphs.shape == (100, 17, 17)
+    # What it has learned, and what chains found for it, is kept.
     after = Path("run/record.jsonl").read_text().splitlines()
-    assert after[: len(before)] == before
+    assert after[1 : len(before)] == before[1:]
+    known = [json.loads(lines[0])["configuration"]["source"] for lines in (before, after)]
+    assert known[0] == known[1]
+    # Another target is not the same.
+    assert_one_line(natgfn(*command, "1", "--max-parents", "3"), 2, "already holds a fit")
+
+
+def test_minutes_are_kept_for_effects_and_pages():
+    """A tenth of ten minutes; of one minute, as long as it takes for so many variables."""
+    assert commands._until_writing(10.0, 64) == pytest.approx(9.0)
+    assert commands._until_writing(1.0, 64) == pytest.approx(0.5)
+    assert commands._until_writing(1.0, 17) == pytest.approx(0.9)
+    assert commands._until_writing(0.1, 64) == pytest.approx(0.05)
+
+
+def test_what_is_the_same_but_for_its_minutes():
+    told = {"case": {"data": "x", "forbid": None}, "own": {"minutes": 2.0, "seed": 0}}
+
+    def asked(minutes: float | None = 1.0, **own) -> str:
+        return json.dumps(told | {"own": {"minutes": minutes, "seed": 0} | own})
+
+    assert commands._longer(asked(), told)
+    assert commands._longer(asked(2.0), told)
+    assert not commands._longer(asked(None), told)
+    assert not commands._longer(asked(), told | {"own": {"minutes": None, "seed": 0}})
+    assert not commands._longer(asked(seed=1), told)
+    for nonsense in ("", "[]", '{"own": 3}', "{"):
+        assert not commands._longer(nonsense, told)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ COMMANDS = {
         'watch=[{name="Sampled", num=16, test=8, paths=2}]',
     ],
     "graphs": ["dag", "fit", "sachs", "--log", "--updates", "30", "--samples", "200"],
+    "many variables": ["dag", "fit", "wide.csv", "--updates", "30", "--samples", "200",
+                       "--evidence", "0.02"],
     "factors": ["graphical", "fit", str(ALARM), "--updates", "400", "--samples", "200"],
 }  # fmt: skip
 
@@ -40,10 +42,13 @@ def arrays(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_killed_command_goes_on_to_the_same_end(name, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    values = np.random.default_rng(0).normal(size=(60, 17)).cumsum(axis=1)
+    names = ",".join(f"x{i}" for i in range(17))
+    np.savetxt(tmp_path / "wide.csv", values, delimiter=",", header=names, comments="")
     assert start(tmp_path, *COMMANDS[name], "--out", "whole").wait() == 0
     process = start(tmp_path, *COMMANDS[name], "--out", "cut")
     try:
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         record = cut / "record.jsonl"
         while not record.exists() or record.read_bytes().count(b"\n") < 5:
             assert process.poll() is None, "it ended before it could be killed"

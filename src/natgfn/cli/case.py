@@ -62,14 +62,17 @@ def _option(name: str, value: Any) -> list[str]:
     return [word for one in values for word in (f"--{name}", str(one))]
 
 
-def remember(path: Path, told: dict[str, Any]) -> None:
-    """Write down what to do, before it is done: a name that cannot be used is known at once."""
+def remember(path: Path, told: dict[str, Any], *, again: bool = False) -> None:
+    """Write down what to do, before it is done: a name that cannot be used is known at once.
+
+    What has been begun is not to be done anew, unless it is done `again`, for longer.
+    """
     from ..training import RECORD, has_checkpoint, locked
 
     out, text = path.parent, json.dumps(told, indent=2) + "\n"
     with locked(out):
         begun = (out / RECORD).exists() and path.exists() and path.read_text() != text
-        if begun or has_checkpoint(out):
+        if not again and (begun or has_checkpoint(out)):
             raise NatgfnError(
                 f"{out} already holds a fit: go on with natgfn resume {out}, or choose another "
                 "folder"

@@ -1,7 +1,6 @@
 """`natgfn dag`: from a table of observations to a posterior over graphs."""
 
 import json
-import math
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from typer.core import TyperGroup
 from ..errors import NatgfnError
 from ..memory import gigabytes
 from .case import DAG_FIT, remember, spelled, takes
-from .dag_case import Case
+from .dag_case import Case, Fit, HowMany, Seed, Seeds, require_positive
 from .dag_files import headline, how_it_went, keep_samples, law, write
 from .files import make_folder, named
 from .interrupt import interruptible
@@ -21,7 +20,7 @@ from .report import tell_page
 from .voice import Voice
 
 if TYPE_CHECKING:
-    from ..dag import Data, SampledPosterior, Verdict
+    from ..dag import Data, SampledPosterior, Verdict, Weights
     from ..optim import AbstractRule
 
 TABLE = "DATA.csv"
@@ -51,9 +50,13 @@ PAGE = "posterior.html"
 EXACT = 14
 """The most variables for which `fit` also computes the exact posterior: half a minute."""
 
-_FITTING, _WRITING, _LEAST = 0.65, 0.1, 0.01
-"""Of the minutes of a fit: up to the end of training, and after the chains that judge it; and the
-minutes that these have at least."""
+_FITTING, _LEAST = 0.72, 0.01
+"""Of the minutes of a fit up to the verdict, those to the end of training; and the minutes that the
+chains of the verdict have at least."""
+
+_WRITING, _SECONDS = 0.1, 30.0
+"""Of all minutes, those for numbers, effects, pictures and pages; and the seconds that these take
+for 64 variables, of the order of the square of their number."""
 
 _EVIDENCE = 2**21
 """Sets the seed of the chains that judge a sampler apart from those that it learns from."""
@@ -65,26 +68,28 @@ Out = Annotated[Path, typer.Option(help="The folder to write to.", parser=named,
 Minutes = Annotated[
     float, typer.Option(help="That it may take, where exact sums would take longer.")
 ]
-Seed = Annotated[int, typer.Option(help="Of the parameters and of all draws.")]
 
 
 @app.command(TABLE, epilog="For example: natgfn dag sachs --log --out sachs")
 @takes(Case, Voice)
 def table_alone(
-    case: Case, voice: Voice, out: Out = Path("dag"), minutes: Minutes = 10.0, seed: Seed = 0
+    case: Case,
+    voice: Voice,
+    out: Out = Path("dag"),
+    minutes: Minutes = 10.0,
+    seed: Seed = 0,
+    seeds: Seeds = 1,
 ) -> None:
-    """All of it: exact if that is quick, else a trained sampler, judged by Markov chains."""
-    _require_positive(minutes)
+    """All of it: exact if that is quick, else a trained sampler, judged by Markov chains.
+
+    The same again goes on in the same folder, for as many minutes as it is given then.
+    """
+    require_positive(minutes)
     if _is_quick(len(case.table().names), minutes):
         _exact(case, out, voice)
     else:
         with interruptible(out, f"natgfn resume {out}"):
-            _fit(case, out, voice, minutes=minutes, seed=seed)
-
-
-def _require_positive(minutes: float) -> None:
-    if not 0 < minutes < math.inf:
-        raise NatgfnError(f"minutes must be positive, got {minutes:g}")
+            _fit(case, Fit(minutes=minutes, seed=seed, seeds=seeds), out, voice)
 
 
 def _is_quick(count: int, minutes: float) -> bool:
@@ -104,28 +109,24 @@ def exact(case: Case, voice: Voice, out: Out = Path("dag")) -> None:
 def _exact(case: Case, out: Path, voice: Voice) -> None:
     from ..dag import SAMPLES, Verdict, exact_memory, exact_posterior
 
-    table = case.table()
-    prior, power = case.prior(), case.power()
+    weights = case.weights()
+    table = weights.data
     make_folder(out)
     voice.say(f"{_size(table)}; {gigabytes(exact_memory(len(table.names)))} of memory")
-    found = exact_posterior(table, prior=prior, temperature=power, progress=voice.speaks)
+    target: dict[str, Any] = {"prior": weights.prior, "temperature": weights.power}
+    found = exact_posterior(table, **target, progress=voice.speaks)
     about = {"accuracy": found.accuracy, "samples_for_paths_and_blankets": SAMPLES}
     verdict = Verdict("exact", (f"all graphs were summed over, to {found.accuracy:.0e}",))
     about |= {"verdict": verdict._asdict()}
     about |= case.summary(table) | {"command": spelled("dag exact", case, {"out": out})}
-    told = write(out, found, found.sample(SAMPLES), law(found) | about, table, voice)
+    told = write(out, found, found.sample(SAMPLES), law(found) | about, weights, voice)
     voice.say(
         headline(found),
         f"edges, paths, Markov blankets and a picture are in {out}",
+        told["stability"]["note"],
         str(verdict),
     )
     voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
-
-
-HowMany = Annotated[
-    int | None,
-    typer.Option(help="Parents of a variable in all combinations, with one besides; else as fit."),
-]
 
 
 @app.command(epilog="For example: natgfn dag chains data.csv --minutes 5 --out chains")
@@ -140,15 +141,16 @@ def chains(
     seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
 ) -> None:
     """Tempered Markov chains over graphs, up to 64 variables, and whether they agree."""
-    from ..dag import chains as run
-    from ..dag import judge_chains
+    from ..dag import Candidates, judge_chains, run_chains
 
-    table = case.table()
-    target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
+    require_positive(minutes)
+    weights = case.weights()
+    table = weights.data
     make_folder(out)
     voice.say(_size(table))
     own = {"minutes": minutes, "candidates": candidates, "seed": seed}
-    found = run(table, **target, **own, progress=voice.speaks)
+    local = Candidates.of(weights, candidates)
+    found = run_chains(local, minutes=minutes, seed=seed, progress=voice.speaks)
     verdict, (graphs, log_rewards) = judge_chains(found), found.draw(samples, seed=seed)
     about: dict[str, Any] = {
         "expected_edges": found.expected_edges,
@@ -162,119 +164,61 @@ def chains(
     about["options"] |= own
     about["command"] = spelled("dag chains", case, own | {"samples": samples, "out": out})
     keep_samples(out, graphs, log_rewards, found.names)
-    told = write(out, found, graphs, about, table, voice)
+    told = write(out, found, graphs, about, weights, voice)
     voice.say(
         f"E|G| {found.expected_edges:.4g}, E[log R] {log_rewards.mean():.6g}; "
         f"R-hat {about['quality']['largest_r_hat']:.3f} at most",
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
+        told["stability"]["note"],
         str(verdict),
     )
     voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
 @app.command(epilog="For example: natgfn dag fit sachs --log --out sachs")
-@takes(Case, Voice)
-def fit(
-    case: Case,
-    voice: Voice,
-    out: Out = Path("dag"),
-    updates: Annotated[
-        int | None, typer.Option(help="Of the sampler; 4,000 unless there are minutes.")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="To keep to, chains and all, in place of updates.")
-    ] = None,
-    seed: Seed = 0,
-    seeds: Annotated[int, typer.Option(help="Samplers, trained one after the other.")] = 1,
-    samples: Annotated[int, typer.Option(help="Graphs to draw in the end.")] = 10_000,
-    rule: Annotated[
-        str,
-        typer.Option(
-            help="adam, natural, or any rule of natgfn list with its settings, as in "
-            "'{name=\"Adam\", rate=3e-4}'."
-        ),
-    ] = "adam",
-    candidates: HowMany = None,
-    evidence: Annotated[
-        float | None,
-        typer.Option(
-            help="Minutes of independent chains, where exact sums take too long; 2 unless there "
-            "are minutes of all."
-        ),
-    ] = None,
-) -> None:
+@takes(Case, Voice, Fit)
+def fit(case: Case, voice: Voice, how: Fit, out: Out = Path("dag")) -> None:
     """Train a sampler of graphs, and say whether to trust it."""
-    if minutes is None:
-        updates = 4_000 if updates is None else updates
-        evidence = 2.0 if evidence is None else evidence
-    elif updates is not None or evidence is not None:
-        raise NatgfnError("give minutes, which are for everything, or updates and evidence")
-    else:
-        _require_positive(minutes)
-    own = {"updates": updates, "minutes": minutes, "seed": seed, "seeds": seeds}
-    own |= {"samples": samples, "rule": rule, "candidates": candidates, "evidence": evidence}
+    how = how.decided()
     with interruptible(out, f"natgfn resume {out}"):
-        _fit(case, out, voice, **own)
+        _fit(case, how, out, voice)
 
 
 def resume_fit(folder: Path, voice: Voice) -> None:
-    """Go on with an interrupted `natgfn dag fit`."""
+    """Go on with an interrupted `natgfn dag fit`, or train on for as many minutes again."""
     try:
         told = json.loads((folder / DAG_FIT).read_text())
-        case, own = told["case"], told["own"]
+        case, how = told["case"], Fit(**told["own"])
         targets = case.get("interventions")
         files = {"data": Path(case["data"]), "interventions": targets and Path(targets)}
         case = Case(**case | files)
     except (ValueError, KeyError, TypeError) as error:
         raise NatgfnError(f"{folder / DAG_FIT} does not describe a fit: {error}") from error
-    _fit(case, folder, voice, **own, resume=True)
+    _fit(case, how, folder, voice, resume=True)
 
 
-def _fit(
-    case: Case,
-    out: Path,
-    voice: Voice,
-    *,
-    seed: int,
-    updates: int | None = None,
-    minutes: float | None = None,
-    seeds: int = 1,
-    samples: int = 10_000,
-    rule: str = "adam",
-    candidates: int | None = None,
-    evidence: float | None = None,
-    resume: bool = False,
-) -> None:
+def _fit(case: Case, how: Fit, out: Path, voice: Voice, *, resume: bool = False) -> None:
     """With a number of updates and minutes of evidence, or else with minutes for everything."""
-    from ..dag import exact_posterior, fit_memory, judge_by_exact, usual_number
     from ..dag import fit as train
     from ..training import RECORD, Record
 
     started = time.perf_counter()
-    chosen, table = _rule(rule), case.table()
-    count = len(table.names)
-    number = min(candidates or usual_number(count, table.discrete), count - 1)
-    way = "all sets of parents" if number == count - 1 else f"parents among {number} candidates"
-    voice.say(f"{_size(table)}; {way}; {gigabytes(fit_memory(count))} of memory")
-    own = {"updates": updates, "minutes": minutes, "seed": seed, "seeds": seeds}
-    own |= {"samples": samples, "rule": rule, "candidates": candidates, "evidence": evidence}
-    if not resume:
-        told = asdict(case)
-        told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
-        told["interventions"] = case.interventions and str(case.interventions.absolute())
-        remember(out / DAG_FIT, {"case": told, "own": own})
-    target: dict[str, Any] = {"prior": case.prior(), "temperature": case.power()}
-    pace: dict[str, Any]
-    pace = {"updates": updates} if minutes is None else {"minutes": _FITTING * minutes}
+    chosen, weights = _rule(how.rule), case.weights()
+    voice.say(_plan(weights, how.candidates))
+    resume = resume or _begin(case, how, out)
+    pace: dict[str, Any] = {"updates": how.updates}
+    if how.minutes is not None:
+        pace = {"minutes": _FITTING * _until_writing(how.minutes, weights.size)}
     found = train(
-        table,
-        **target,
-        candidates=candidates,
+        weights.data,
+        prior=weights.prior,
+        temperature=weights.power,
+        candidates=how.candidates,
         rule=chosen,
         **pace,
-        seed=seed,
-        seeds=seeds,
-        samples=samples,
+        seed=how.seed,
+        seeds=how.seeds,
+        samples=how.samples,
         out=out,
         resume=resume,
         progress=voice.speaks,
@@ -285,46 +229,83 @@ def _fit(
         "samples": len(found.draws.graphs),
         "quality": found.quality(),
     }
-    if count <= EXACT:
-        exact = exact_posterior(table, **target)
-        summary["distance_to_exact"] = found.errors(exact)
-        verdict = judge_by_exact(found, exact)
-    else:
-        if minutes is not None:
-            spent = (time.perf_counter() - started) / 60
-            evidence = max(_LEAST, (1 - _WRITING) * minutes - spent)
-        verdict, summary["trust"] = _judge(found, table, target, evidence, seed, voice)
-    summary["verdict"] = verdict._asdict()
-    about = case.summary(table)
+    verdict, judged = _judge(found, weights, how, started, voice)
+    summary |= judged | {"verdict": verdict._asdict()}
+    about, own = case.summary(weights.data), asdict(how)
     about["options"] |= {name: own[name] for name in own if name != "samples"}
     about["command"] = spelled("dag fit", case, own | {"out": out})
     draws = found.draws
     keep_samples(out, draws.graphs, draws.log_rewards, found.names, draws.log_weights)
-    told = write(out, found, draws.graphs, law(found) | summary | about, table, voice)
+    told = write(out, found, draws.graphs, law(found) | summary | about, weights, voice)
     voice.say(
         *how_it_went(found, summary),
         f"edges, paths, Markov blankets, samples and a picture are in {out}",
+        told["stability"]["note"],
         str(verdict),
     )
     voice.tell(told | {"out": out, "report": tell_page(out, voice, name=PAGE)})
 
 
-def _judge(
-    found: "SampledPosterior",
-    table: "Data",
-    target: dict[str, Any],
-    minutes: float | None,
-    seed: int,
-    voice: Voice,
-) -> "tuple[Verdict, dict[str, float]]":
-    """Beside chains that had no part in the training."""
-    from ..dag import Candidates, Weights, judge, run_chains, score_for
+def _until_writing(minutes: float, count: int) -> float:
+    """Of the minutes of a fit, those that are not for writing, half of them at least."""
+    writing = max(_WRITING * minutes, _SECONDS / 60 * (count / 64) ** 2)
+    return minutes - min(writing, minutes / 2)
 
-    local = found.target
-    if not isinstance(local, Candidates):
-        local = Candidates.of(Weights.of(table, score_for(table, None), **target))
-    chains = run_chains(local, minutes=minutes, seed=seed + _EVIDENCE, progress=voice.speaks)
-    return judge(found, chains)
+
+def _plan(weights: "Weights", candidates: int | None) -> str:
+    """What will be summed over, and the memory that it takes."""
+    from ..dag import fit_memory, usual_number
+
+    count = weights.size
+    number = min(candidates or usual_number(count, weights.data.discrete), count - 1)
+    way = "all sets of parents" if number == count - 1 else f"parents among {number} candidates"
+    return f"{_size(weights.data)}; {way}; {gigabytes(fit_memory(count))} of memory"
+
+
+def _begin(case: Case, how: Fit, out: Path) -> bool:
+    """Write down what is to be done; whether the folder holds it already, but for the minutes."""
+    from ..training import has_checkpoint
+
+    told = asdict(case)
+    told["data"] = str(case.data if str(case.data) == "sachs" else case.data.absolute())
+    told["interventions"] = case.interventions and str(case.interventions.absolute())
+    told = {"case": told, "own": asdict(how)}
+    path = out / DAG_FIT
+    again = has_checkpoint(out) and path.exists() and _longer(path.read_text(), told)
+    remember(path, told, again=again)
+    return again
+
+
+def _longer(earlier: str, told: dict[str, Any]) -> bool:
+    """Whether the same was asked for before, in minutes."""
+    try:
+        before = json.loads(earlier)
+        minutes = before["own"].pop("minutes"), told["own"]["minutes"]
+        own = {name: value for name, value in told["own"].items() if name != "minutes"}
+        return None not in minutes and before == json.loads(json.dumps(told | {"own": own}))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _judge(
+    found: "SampledPosterior", weights: "Weights", how: Fit, started: float, voice: Voice
+) -> "tuple[Verdict, dict[str, Any]]":
+    """By the exact posterior, or beside chains that had no part in the training; and numbers."""
+    from ..dag import Candidates, exact_posterior, judge, judge_by_exact, run_chains
+
+    if weights.size <= EXACT:
+        target: dict[str, Any] = {"prior": weights.prior, "temperature": weights.power}
+        exact = exact_posterior(weights.data, **target)
+        return judge_by_exact(found, exact), {"distance_to_exact": found.errors(exact)}
+    local = found.target if isinstance(found.target, Candidates) else Candidates.of(weights)
+    minutes = how.evidence
+    if how.minutes is not None:
+        spent = (time.perf_counter() - started) / 60
+        minutes = max(_LEAST, _until_writing(how.minutes, weights.size) - spent)
+    seed = how.seed + _EVIDENCE
+    chains = run_chains(local, minutes=minutes, seed=seed, progress=voice.speaks)
+    verdict, trust = judge(found, chains)
+    return verdict, {"trust": trust}
 
 
 def _rule(text: str) -> "AbstractRule | None":

@@ -1,6 +1,7 @@
-"""A table and its target, as options of the commands of `natgfn dag`."""
+"""A table, its target and how to fit it, as options of the commands of `natgfn dag`."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ import typer
 from ..errors import NatgfnError
 
 if TYPE_CHECKING:
-    from ..dag import Data, Prior
+    from ..dag import Data, Prior, Weights
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,13 @@ class Case:
                 f"temperature must be a number or paper, got {self.temperature!r}"
             ) from error
 
+    def weights(self) -> "Weights":
+        """The table with its target: what a child's data say of its parents."""
+        from ..dag import Weights, score_for
+
+        table = self.table()
+        return Weights.of(table, score_for(table, None), self.prior(), self.power())
+
     def summary(self, table: "Data") -> dict[str, Any]:
         """What the target was, for `summary.json`."""
         prior = self.prior()
@@ -96,6 +104,61 @@ class Case:
             "interventions": None if self.interventions is None else str(self.interventions),
         }
         return {"rows": len(table.values), "variables": list(table.names), "options": options}
+
+
+HowMany = Annotated[
+    int | None,
+    typer.Option(help="Parents of a variable in all combinations, with one besides; else as fit."),
+]
+Seed = Annotated[int, typer.Option(help="Of the parameters and of all draws.")]
+Seeds = Annotated[int, typer.Option(help="Samplers, trained one after the other.")]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a sampler is trained and judged, as options of a command."""
+
+    updates: Annotated[
+        int | None, typer.Option(help="Of the sampler; 4,000 unless there are minutes.")
+    ] = None
+    minutes: Annotated[
+        float | None, typer.Option(help="To keep to, chains and all, in place of updates.")
+    ] = None
+    seed: Seed = 0
+    seeds: Seeds = 1
+    samples: Annotated[int, typer.Option(help="Graphs to draw in the end.")] = 10_000
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="adam, natural, or any rule of natgfn list with its settings, as in "
+            "'{name=\"Adam\", rate=3e-4}'."
+        ),
+    ] = "adam"
+    candidates: HowMany = None
+    evidence: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes of independent chains, where exact sums take too long; 2 unless there "
+            "are minutes of all."
+        ),
+    ] = None
+
+    def decided(self) -> "Fit":
+        """With updates and minutes of evidence, or else with minutes for everything."""
+        if self.minutes is None:
+            updates = 4_000 if self.updates is None else self.updates
+            evidence = 2.0 if self.evidence is None else self.evidence
+            return replace(self, updates=updates, evidence=evidence)
+        if self.updates is not None or self.evidence is not None:
+            raise NatgfnError("give minutes, which are for everything, or updates and evidence")
+        require_positive(self.minutes)
+        return self
+
+
+def require_positive(minutes: float) -> None:
+    """Refuse minutes that are none."""
+    if not 0 < minutes < math.inf:
+        raise NatgfnError(f"minutes must be positive, got {minutes:g}")
 
 
 def _edge(text: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from .voice import Voice
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..dag import AbstractPosterior, Data, ExactPosterior, SampledPosterior
+    from ..dag import AbstractPosterior, ExactPosterior, SampledPosterior, Weights
 
 _SHOWN = 0.01
 """The least probability of an edge in the files for other programs."""
@@ -23,14 +23,15 @@ def write(
     found: "AbstractPosterior",
     samples: "np.ndarray",
     summary: dict[str, Any],
-    table: "Data",
+    weights: "Weights",
     voice: Voice,
 ) -> dict[str, Any]:
     """Tables, a summary, which is returned, and a picture.
 
-    Probabilities of paths and blankets, classes and effects are those of `samples`.
+    Probabilities of paths and blankets, classes, effects and what may change with the rows are
+    those of `samples`.
     """
-    from ..dag import effects_of, graphs, write_dot, write_graphml
+    from ..dag import effects_of, graphs, stability_of, write_dot, write_graphml
     from ..training import cell, versions
 
     frames = {
@@ -43,7 +44,10 @@ def write(
     for suffix, export in (("graphml", write_graphml), ("dot", write_dot)):
         export(found.graph(_SHOWN), out / f"posterior.{suffix}")
     told = summary | _best(found, samples) | {"versions": versions()}
+    stable = stability_of(samples, found.edge_marginals.to_numpy(), weights)
+    told |= {"stability": stable.summary()}
     (out / "summary.json").write_text(json.dumps(told, indent=2) + "\n")
+    table = weights.data
     if not table.discrete:
         try:
             effects = effects_of(samples, table).tidy()

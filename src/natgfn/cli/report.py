@@ -102,6 +102,7 @@ def _with_summary(folder: Path, subject: "Subject") -> "Subject":
         lines = dict(flat(summary))
         numbers = Table("Numbers", ("name", "value"), list(lines.items()))
         graph = _graph(folder, summary.get("variables"))
+        notes = [str(note) for name, note in lines.items() if name == "stability.note"]
         return dataclasses.replace(
             subject,
             command=str(told["command"]),
@@ -114,6 +115,7 @@ def _with_summary(folder: Path, subject: "Subject") -> "Subject":
             versions={**told["versions"], **subject.versions},
             maps=(*subject.maps, *_maps(folder, graph)),
             tables=(*_edges(graph), numbers, *_samples(folder)),
+            remarks=(*subject.remarks, *notes),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise NatgfnError(f"{folder} is not as natgfn left it: {error}") from error
@@ -129,8 +131,11 @@ _HEADLINE = {
     "trust.elbo": "ELBO, at most log Z",
     "trust.eubo": "EUBO, at least log Z",
     "quality.effective_sample_share": "effective share of the draws",
+    "quality.largest_correction_of_a_marginal": "largest importance correction of an edge",
+    "quality.largest_difference_between_seeds": "largest difference of an edge between seeds",
     "distance_to_exact.largest_error_of_a_marginal": "largest error of an edge",
     "trust.largest_difference_from_chains": "largest difference of an edge from chains",
+    "trust.largest_corrected_difference_from_chains": "the same, importance-corrected",
     "trust.mean_difference_from_chains": "mean difference of an edge from chains",
     "quality.largest_r_hat": "largest R-hat of an edge",
 }

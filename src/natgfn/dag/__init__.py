@@ -72,6 +72,8 @@ from .scores import BDeu as BDeu
 from .scores import BGe as BGe
 from .scores import local_scores as local_scores
 from .scores import score_for as score_for
+from .stability import Stability as Stability
+from .stability import stability_of as stability_of
 from .trust import Verdict as Verdict
 from .trust import judge as judge
 from .trust import judge_by_exact as judge_by_exact

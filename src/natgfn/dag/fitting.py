@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Num
 
-from ..envs import Dags, Partition
+from ..envs import Dags, Partition, Partitions
 from ..errors import NatgfnError, require_whole
 from ..metrics import draw_back
 from ..objectives import Huber, TrajectoryBalance
@@ -26,7 +26,19 @@ from ..optim import AbstractRule, Adam, Cosine
 from ..policies import AbstractDesign, Network, Transformer
 from ..sampling import UniformMixture
 from ..sources import Known
-from ..training import Run, Setup, arrays_in, has_checkpoint, lasting, paced, read_header, run
+from ..training import (
+    RECORD,
+    Record,
+    Run,
+    Setup,
+    arrays_in,
+    has_checkpoint,
+    lasting,
+    paced,
+    prolong,
+    read_header,
+    run,
+)
 from ..watch import AbstractWatcher
 from .candidates import ENTRIES, Candidates, Weights
 from .data import Data, Edge, load
@@ -106,7 +118,8 @@ def fit(
         rule: how a batch becomes an update; by default Adam with rates that fall like a cosine.
         updates: how many.
         minutes: for everything up to the end of training, in place of `updates`: as many are made
-            as the speed of the first ones allows. Draws come afterwards.
+            as the speed of the first ones allows. Draws come afterwards. A run that is resumed
+            goes on with the updates that it planned, and with more if there is time.
         batch: trajectories an update; 64 by default, or 128.
         seed: of the parameters and of all draws.
         seeds: samplers, trained one after the other, each of which draws its share of the samples.
@@ -144,7 +157,7 @@ def fit(
     seconds = None
     if minutes is not None:
         left = 60 * minutes - (time.perf_counter() - started)
-        setup = paced(setup, left) if begun is None else lasting(setup, _updates_in(begun))
+        setup = paced(setup, left) if begun is None else _going_on(begun, setup, left)
         seconds = 60 * minutes - (time.perf_counter() - started)
     trained = run(setup, out=out, resume=resume, seconds=seconds, progress=progress, log=log)
     return posterior_of(trained, target, data.names, samples)
@@ -171,24 +184,27 @@ def setup_of(
     far off, as with many variables, it has far to go: its rate is in proportion to their
     deviation.
     """
-    setup = Setup(
-        env,
-        policy=Guided(policy),
-        objective=TrajectoryBalance(Huber(1.0)),
-        proposal=UniformMixture(0.01),
-        batch=batch,
-        updates=updates,
-        seed=seed,
-        seeds=seeds,
-        enumerate=False,
-        watch=watch,
-    )
+    shown = {"batch": batch, "updates": updates, "seed": seed, "seeds": seeds, "watch": watch}
+    setup = _guided(env, policy, proposal=UniformMixture(0.01), **shown)
     first = draw(env, setup.flow(seed), 500, seed=seed).log_weights
-    if rule is None:
-        rates = (_RATE, max(_LOG_Z_RATE, _SHARE * float(first.std())))
-        falling = [Cosine(rate, updates, _LEAST * rate) for rate in rates]
-        rule = Adam(falling[0], log_z_rate=falling[1])
-    return replace(setup, rule=rule, log_z=float(np.float32(first.mean())))
+    rates = (_RATE, max(_LOG_Z_RATE, _SHARE * float(first.std())))
+    return _from(setup, rule or _falling(*rates, updates), float(first.mean()))
+
+
+def _guided(env: Dags | Partitions, policy: AbstractDesign, **settings: Any) -> Setup:
+    """What all samplers of graphs have in common."""
+    objective = TrajectoryBalance(Huber(1.0))
+    return Setup(env, policy=Guided(policy), objective=objective, enumerate=False, **settings)
+
+
+def _falling(rate: float, log_z_rate: float, updates: int) -> Adam:
+    """Adam with rates that fall over so many updates."""
+    falling = [Cosine(first, updates, _LEAST * first) for first in (rate, log_z_rate)]
+    return Adam(falling[0], log_z_rate=falling[1])
+
+
+def _from(setup: Setup, rule: AbstractRule, log_z: float) -> Setup:
+    return replace(setup, rule=rule, log_z=float(np.float32(log_z)))
 
 
 def known_partitions(
@@ -225,6 +241,22 @@ def _updates_in(folder: Path) -> int:
         raise _not_a_fit(folder, error) from error
 
 
+def _going_on(folder: Path, setup: Setup, seconds: float) -> Setup:
+    """A run that has begun, with the updates that it planned, or with more if there is time.
+
+    The rates are then those of a run that was to be as long as all of it from the start.
+    """
+    planned = _updates_in(folder)
+    setup = lasting(setup, planned)
+    _, lines = Record(folder / RECORD).read()
+    longer = lines[-1]["step"] + paced(setup, seconds).updates if lines else planned
+    if longer <= planned:
+        return setup
+    setup = lasting(setup, longer)
+    prolong(folder, setup)
+    return setup
+
+
 def _not_a_fit(folder: Path, error: Exception) -> NatgfnError:
     return NatgfnError(f"the record in {folder} is not that of this fit: {error!r}")
 
@@ -257,29 +289,15 @@ def wide_setup(
         watch: what else to look at.
     """
     env = target.env
-    setup = Setup(
-        env,
-        policy=Guided(policy),
-        objective=TrajectoryBalance(Huber(1.0)),
-        source=Known(known),
-        proposal=UniformMixture(0.02),
-        batch=batch,
-        updates=updates,
-        seed=seed,
-        seeds=seeds,
-        enumerate=False,
-        watch=watch,
-    )
+    shown = {"batch": batch, "updates": updates, "seed": seed, "seeds": seeds, "watch": watch}
+    setup = _guided(env, policy, source=Known(known), proposal=UniformMixture(0.02), **shown)
     first = setup.flow(seed)
     places = np.linspace(0, len(known.layer), OBJECTS, endpoint=False).astype(int)
     some = jax.tree.map(lambda x: x[places], known)  # as many as `judge` takes: one program
     back = draw_back(env, first, some, key=jax.random.key(seed)).log_weights
     ends = [draw(target, first, 500, seed=seed).log_weights - env.log_total, back]
     middle = float(np.mean([np.median(logs) for logs in ends]))
-    if rule is None:
-        falling = [Cosine(rate, updates, _LEAST * rate) for rate in (_WIDE_RATE, _WIDE_LOG_Z_RATE)]
-        rule = Adam(falling[0], log_z_rate=falling[1])
-    return replace(setup, rule=rule, log_z=float(np.float32(middle)))
+    return _from(setup, rule or _falling(_WIDE_RATE, _WIDE_LOG_Z_RATE, updates), middle)
 
 
 def posterior_of(
