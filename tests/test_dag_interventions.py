@@ -103,6 +103,24 @@ def test_interventions_direct_what_observations_cannot():
     assert abs(slope - mixed) > 0.2
 
 
+def test_a_chain_has_its_directions_only_with_interventions():
+    """Of a -> b -> c -> d, observations say which are joined, and nothing of directions."""
+    rng, rows, size = np.random.default_rng(1), 400, 4
+    values, mask = rng.normal(size=(rows, size)), np.zeros((rows, size), bool)
+    mask[::4, 1] = mask[1::4, 2] = True  # b is set in a quarter of the rows, c in another
+    for child in range(1, size):
+        values[:, child] += np.where(mask[:, child], 0.0, 0.8 * values[:, child - 1])
+    truth = np.eye(size, k=1)
+    directed = exact_posterior(load(values, interventions=mask)).edge_marginals.to_numpy()
+    assert np.abs(directed - truth).max() < 0.2
+    seen = exact_posterior(load(values[2::4])).edge_marginals.to_numpy()
+    assert np.all((seen + seen.T)[truth > 0] > 0.9)
+    assert np.abs(seen - seen.T)[truth > 0].max() < 0.6
+    # As if nothing had been set, the rows that tell of directions mislead.
+    ignored = exact_posterior(load(values)).edge_marginals.to_numpy()
+    assert np.abs(ignored - truth).max() > 0.5
+
+
 def test_all_ways_to_say_it_are_the_same(tmp_path: Path):
     values = np.random.default_rng(0).normal(size=(5, 3))
     table = pd.DataFrame(values, columns=["a", "b;c", "c"])

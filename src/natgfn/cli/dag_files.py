@@ -120,7 +120,11 @@ def how_it_went(found: "SampledPosterior", summary: dict[str, Any]) -> Iterator[
     yield headline(found)
     quality = summary["quality"]
     share = quality["effective_sample_share"]
-    yield f"effective sample size of importance-corrected estimates: {share:.1%} of the draws"
+    moved = quality["largest_correction_of_a_marginal"]
+    yield (
+        f"effective sample size of importance-corrected estimates: {share:.1%} of the draws; they "
+        f"change an edge by {moved:.2g} at most"
+    )
     if "largest_difference_between_seeds" in quality:
         apart = quality["largest_difference_between_seeds"]
         yield f"seeds differ in the probability of an edge by {apart:.2g} at most"
