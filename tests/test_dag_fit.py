@@ -19,6 +19,7 @@ from natgfn.dag import (
     Transformer,
     exact_posterior,
     fit,
+    fitting,
     graphs,
     load,
     log_weights,
@@ -31,6 +32,7 @@ from natgfn.optim import Adam, SampleSpace
 from natgfn.policies import Flow, Network, Uniform, UniformPolicy
 from natgfn.sampling import UniformMixture, rollout
 from natgfn.sources import Recall
+from natgfn.training import RECORD, Record, lasting
 from paper.experiments import dag_synthetic
 
 
@@ -94,6 +96,27 @@ def test_the_top_graphs_are_those_of_the_exact_posterior(fitted: SampledPosterio
     bits = parent_bits(found.astype(int))
     log_rewards = fitted.target.log_weights[np.arange(4), bits].sum(axis=1)
     np.testing.assert_allclose(log_rewards, exact.log_z + np.log(expected), atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.trains
+def test_a_fit_in_minutes_goes_on_with_more_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On a machine that makes sixty updates in whatever time it is given."""
+    monkeypatch.setattr(fitting, "paced", lambda setup, _: lasting(setup, 60))
+    options = {"minutes": 1e3, "batch": 32, "samples": 2_000, "out": tmp_path, "progress": False}
+    record = Record(tmp_path / RECORD)
+    first = fit(a_table(), **options)
+    before, lines = record.read()
+    assert lines[-1]["step"] == before["configuration"]["updates"] == 60
+    second = fit(a_table(), resume=True, **options)
+    after, longer = record.read()
+    assert longer[: len(lines)] == lines
+    assert longer[-1]["step"] == after["configuration"]["updates"] == 120
+    assert after["configuration"]["rule"]["rate"]["steps"] == 120  # half of it is over, not all
+    apart = [x.quality()["held_out_residual_deviation"] for x in (first, second)]
+    assert apart[1] < apart[0]
 
 
 def test_weights_correct_a_sampler_that_is_wrong():
