@@ -187,7 +187,8 @@ def judged_now(case: Case, effort: Effort) -> dict[str, Any]:
 
 def trained(case: Case, effort: Effort) -> SampledPosterior:
     """The sampler of a case, as one of the law that it should have."""
-    spoiled, options = case.spoiled, {"updates": case.updates, "batch": BATCH, "seed": case.seed}
+    spoiled = case.spoiled
+    options: dict[str, Any] = {"updates": case.updates, "batch": BATCH, "seed": case.seed}
     data, prior, power = observed(case.table), Prior(), 1.0
     if spoiled == OTHER_ROWS:
         data = observed(case.table, rows_seed=1)
