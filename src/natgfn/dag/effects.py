@@ -111,7 +111,7 @@ def coefficients(
         for count in np.unique(counts[counts > 0]):
             (rows,) = np.nonzero(counts == count)
             parents = np.nonzero(graphs[rows, :, child])[1].reshape(len(rows), count)
-            freedom = law.after[count + 1]
+            freedom = float(law.after[count + 1])
             drawn = _draw(law.posterior, freedom, child, parents, rng)
             found[rows[:, None], parents, child] = drawn
     return found
