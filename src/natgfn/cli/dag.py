@@ -55,8 +55,9 @@ _FITTING, _LEAST = 0.72, 0.01
 chains of the verdict have at least."""
 
 _WRITING, _SECONDS = 0.1, 30.0
-"""Of all minutes, those for numbers, effects, pictures and pages; and the seconds that these take
-for 64 variables, of the order of the square of their number."""
+"""Of all minutes, those for numbers, effects, pictures and pages; and seconds that these are taken
+to need for 64 variables, like the square of their number. Paths, blankets, classes and effects of
+10,000 random graphs took 14 of them."""
 
 _EVIDENCE = 2**21
 """Sets the seed of the chains that judge a sampler apart from those that it learns from."""
