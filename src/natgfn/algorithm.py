@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from .envs import AbstractEnv, CountsModes
@@ -23,7 +24,7 @@ from .objectives import (
 )
 from .optim import AbstractRule, takes_steps
 from .policies import Flow
-from .sampling import AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
+from .sampling import DEVICES, AbstractProposal, OnPolicy, Trajectories, Weighting, rollout
 from .sources import AbstractSource, Fresh
 from .statespace import StateSpace
 
@@ -197,18 +198,23 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
 
 
 def advance(
-    algorithm: Algorithm, states: TrainState, count: Int[Array, ""]
+    algorithm: Algorithm, states: TrainState, count: Int[Array, ""], mesh: Mesh | None = None
 ) -> tuple[TrainState, Float[Array, " seeds"]]:
     """`count` updates of every seed, as many side by side as there are cores; also their mean loss.
 
     A seed is a program of its own on a thread of its own, so its results do not depend on the
     others. Under `vmap` every branch and early exit would become doing all of the work, and
-    networks would be several times slower.
+    networks would be several times slower. Over the devices of a `mesh`, which share each batch
+    (`sampling.sharing`), seeds take turns.
     """
     number, updates = states.step.size, int(count)
     wide = jnp.result_type(float) == jnp.float64
     seeds = _apart(states)
     totals = [jnp.array(0.0)] * number
+    if mesh is not None:
+        for seed in range(number):
+            seeds[seed], totals[seed] = _advance_shared(algorithm, seeds[seed], count, mesh)
+        return _stacked(seeds), jnp.stack(totals) / updates
 
     def go(seed: int, part: int) -> None:
         with jax.enable_x64(wide):  # threads have settings of their own
@@ -249,6 +255,42 @@ def advance_one(
 
     dynamic, total = jax.lax.fori_loop(0, count, update, (dynamic, jnp.array(0.0)))
     return eqx.combine(dynamic, static), total
+
+
+def mesh_of(devices: int) -> Mesh:
+    """The first so many devices, in order."""
+    return Mesh(np.array(jax.devices()[:devices]), (DEVICES,))
+
+
+def _advance_shared(
+    algorithm: Algorithm, state: TrainState, count: Int[Array, ""], mesh: Mesh
+) -> tuple[TrainState, Float[Array, ""]]:
+    """`advance_one` with batches that the devices of a mesh share. All have the same state, of
+    which one copy comes back."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def spread(x: Any) -> Any:
+        if not eqx.is_array(x):
+            return x
+        return jax.make_array_from_process_local_data(everywhere, np.asarray(x))
+
+    found = _shared(*jax.tree.map(spread, (algorithm, state, count)), mesh)
+    return jax.tree.map(lambda x: x.addressable_data(0) if eqx.is_array(x) else x, found)
+
+
+@eqx.filter_jit(donate="all-except-first")
+def _shared(
+    algorithm: Algorithm, state: TrainState, count: Int[Array, ""], mesh: Mesh
+) -> tuple[TrainState, Float[Array, ""]]:
+    dynamic, static = eqx.partition((algorithm, state, count), eqx.is_array)
+
+    def one_device(dynamic):
+        return eqx.filter(advance_one(*eqx.combine(dynamic, static)), eqx.is_array)
+
+    # What comes out is the same on all devices, which JAX cannot see through branches and loops.
+    spec = PartitionSpec()
+    shared = jax.shard_map(one_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+    return eqx.combine(shared(dynamic), (eqx.filter(state, eqx.is_array, inverse=True), None))
 
 
 def stack_seeds(make: Callable[[int], TrainState], seeds: list[int]) -> TrainState:

@@ -19,10 +19,11 @@ from typer.core import TyperGroup
 
 from ..errors import NatgfnError
 from . import dag, graphical
-from .case import DAG_FIT, GRAPHICAL_FIT, takes
+from .case import DAG_FIT, GRAPHICAL_FIT, is_fit, takes
 from .checkout import from_checkout
 from .files import named
 from .interrupt import interruptible
+from .processes import is_first, together
 from .report import tell_page, write_report
 from .voice import Voice, plain_table
 
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 Out = Annotated[
     Path | None, typer.Option(help="The folder to write to.", parser=named, metavar="FOLDER")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(help="That share every batch, on a core each: started here, or by srun."),
 ]
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)]
 
@@ -121,7 +126,9 @@ def list_everything(
 
 @app.command(epilog="For example: natgfn train env=hypergrid env.side=16 rule=natural updates=500")
 @takes(Voice)
-def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
+def train(
+    voice: Voice, settings: Settings = None, out: Out = None, processes: Processes = None
+) -> None:
     """Train a sampler, from a TOML file, key=value settings, or both: CONFIG.toml key=value."""
     from ..training import read_settings, setup_from
 
@@ -134,8 +141,9 @@ def train(voice: Voice, settings: Settings = None, out: Out = None) -> None:
             "a file, natgfn graphical fit MODEL.uai"
         )
     setup = setup_from(configuration)
-    with _new_folder(setup) if out is None else nullcontext(out) as folder:
-        _train(setup, folder, voice, resume=False)
+    new = out is None and is_first()
+    with _new_folder(setup) if new else nullcontext(out or Path()) as folder:
+        _train(setup, folder, voice, resume=False, processes=processes)
 
 
 def _file_and_settings(words: list[str] | None) -> tuple[Path | None, list[str]]:
@@ -239,11 +247,17 @@ def certify(
 
 @app.command()
 @takes(Voice)
-def resume(voice: Voice, run: Annotated[Path, typer.Argument(help="The folder of a run.")]) -> None:
+def resume(
+    voice: Voice,
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    processes: Processes = None,
+) -> None:
     """Go on with a run that was interrupted, exactly as if it had not been."""
     from ..sweeps import STUDY, study_in
     from ..training import load_setup
 
+    if processes is not None and ((run / STUDY).exists() or is_fit(run)):
+        raise NatgfnError(f"natgfn train did not make {run}: leave --processes out")
     if (run / STUDY).exists():
         _sweep(study_in(run), run, voice)
         return
@@ -252,7 +266,7 @@ def resume(voice: Voice, run: Annotated[Path, typer.Argument(help="The folder of
             with interruptible(run, f"natgfn resume {run}"):
                 fits.resume_fit(run, voice)
             return
-    _train(load_setup(run), run, voice, resume=True)
+    _train(load_setup(run), run, voice, resume=True, processes=processes)
 
 
 TELLING = (
@@ -262,13 +276,20 @@ TELLING = (
 """The metrics that a finished run prints, those that it has; its page has all."""
 
 
-def _train(setup: "Setup", out: Path, voice: Voice, *, resume: bool) -> None:
+def _train(setup: "Setup", out: Path, voice: Voice, *, resume: bool, processes: int | None) -> None:
     import numpy as np
 
+    from ..training import require_equal_parts
     from ..training import run as train
 
-    with interruptible(out, f"natgfn resume {out}"):
-        run = train(setup, out=out, resume=resume, progress=voice.speaks)
+    again = f"natgfn resume {out}"
+    if processes is not None:
+        require_equal_parts("--processes", processes, setup.batch)
+        again += f" --processes {processes}"
+    with interruptible(out, again), together(processes) as devices:
+        run = train(setup, out=out, resume=resume, devices=devices, progress=voice.speaks)
+    if not is_first():
+        return
     last = {name: values[-1] for name, values in run.metrics.items()}
     table = plain_table("metric", "mean", "std over seeds")
     for name in (name for name in TELLING if name in last):

@@ -27,6 +27,7 @@ from ..policies import (
     masked_softmax,
     require_assignments,
 )
+from ..sampling import devices, own_index
 from ..statespace import StateSpace
 
 Scalar: TypeAlias = Float[Array, ""] | float
@@ -114,6 +115,20 @@ class Fisher(eqx.Module):
 
     def mv(self, vector: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
         return self.linearise().mv(vector)
+
+    def own_part(self) -> "Fisher":
+        """The sum over this device's own states: those of the others have weight zero."""
+        if (count := devices()) == 1:
+            return self
+        states, weights = self.occupancy.states, self.occupancy.weights
+        mine = jnp.arange(weights.size) % count == own_index()
+        occupancy = Occupancy(
+            states,
+            jnp.where(mine, weights, 0),
+            self.occupancy.actions,
+            contexts=self.occupancy.contexts,
+        )
+        return Fisher(self.env, self.policy, occupancy)
 
     def linearise(self) -> "LinearisedFisher":
         """The same operator with the policy evaluated once, for many products."""

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..envs import AbstractEnv
 from ..objectives import Batch, residual_rows
 from ..policies import AbstractPolicy, Flow, Tabular, masked_log_softmax
+from ..sampling import joined, own_part
 from ..statespace import StateSpace, require_space
 
 
@@ -47,7 +48,8 @@ def residual_gram(
     r"""$J D^{-1} J^\top$: of a table from shared states, of a perceptron from its activations, of
     any other policy from the rows of $J$.
 
-    Those are made in blocks of so many trajectories, each as often as there are blocks.
+    Those are made in blocks of so many trajectories, each as often as there are blocks. Each device
+    computes the rows of the Gram matrix that belong to its own part.
     """
     if isinstance(flow.forward, Tabular):
         if scale is not None:
@@ -56,21 +58,29 @@ def residual_gram(
     if batch.tape is not None:
         return batch.tape.gram(scale)
     inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
-    block = min(block, batch.size)
-    starts = jnp.arange(0, batch.size, block)
+    every = (batch.paths, batch.probs)
+    own = own_part(every, axis=1)
 
-    def rows_from(start):
-        index = jnp.minimum(start + jnp.arange(block), batch.size - 1)
-        some = jax.tree.map(lambda x: x[:, index], (batch.paths, batch.probs))
-        return residual_rows(env, flow, *some)
+    def rows_of(trajectories):
+        """How many there are, where blocks start, and the rows of a block."""
+        num = trajectories[0].lengths.size
+        size = min(block, num)
+
+        def rows_from(start):
+            index = jnp.minimum(start + jnp.arange(size), num - 1)
+            return residual_rows(env, flow, *jax.tree.map(lambda x: x[:, index], trajectories))
+
+        return num, jnp.arange(0, num, size), rows_from
+
+    (height, downs, left_from), (width, acrosses, right_from) = rows_of(own), rows_of(every)
 
     def strip(start):
-        left = rows_from(start) * inverse
-        return jax.lax.map(lambda other: left @ rows_from(other).T, starts)
+        left = left_from(start) * inverse
+        return jax.lax.map(lambda other: left @ right_from(other).T, acrosses)
 
-    blocks = jax.lax.map(strip, starts)
-    gram = jnp.moveaxis(blocks, 2, 1).reshape(2 * (starts.size * block,))
-    return gram[: batch.size, : batch.size]
+    blocks = jnp.moveaxis(jax.lax.map(strip, downs), 2, 1)
+    shape = downs.size * blocks.shape[1], acrosses.size * blocks.shape[3]
+    return joined(blocks.reshape(shape)[:height, :width])
 
 
 def tabular_gram(env: AbstractEnv, flow: Flow, batch: Batch) -> Float[Array, "n n"]:
@@ -126,5 +136,7 @@ def _shared(
     # The diagonal of padded rows would count 1 + 2u: `u` is set so that it counts nothing.
     u = jnp.where(states >= 0, u, -0.5)
     # One fused reduction, a dozen times faster on the CPU than a scan over the levels.
-    value = (actions[:, :, None] == actions[:, None]) + u[:, :, None] + u[:, None]
-    return jnp.sum(jnp.where(states[:, :, None] == states[:, None], value, 0.0), axis=0)
+    own_states, own_actions, own_u = own_part((states, actions, u), axis=1)
+    value = (own_actions[:, :, None] == actions[:, None]) + own_u[:, :, None] + u[:, None]
+    same = own_states[:, :, None] == states[:, None]
+    return joined(jnp.sum(jnp.where(same, value, 0.0), axis=0))

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ..envs import AbstractEnv
 from ..policies import Flow
-from ..sampling import PathLogProbs, Trajectories, log_probs
+from ..sampling import PathLogProbs, Trajectories, devices, log_probs, summed
 from .base import AbstractObjective, log_flow, shared, surplus
 from .penalties import Squared
 
@@ -62,7 +62,7 @@ class LogVariance(AbstractObjective):
     ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         probs = log_probs(env, flow, paths)
         found = surplus(env, paths, probs)
-        return found - jnp.mean(found), probs
+        return found - summed(jnp.mean(found)) / devices(), probs
 
 
 class DetailedBalance(AbstractObjective):

@@ -16,7 +16,10 @@ from ..sampling import (
     PathLogProbs,
     Trajectories,
     Weighting,
+    joined,
     log_probs,
+    own_part,
+    summed,
     taken,
 )
 from .base import AbstractObjective, surplus
@@ -40,6 +43,7 @@ class Batch(eqx.Module):
         pull: $x \mapsto J^\top x = \sum_i x_i \nabla \delta_i$.
         scores: $v \mapsto z_i^\top v$, the change of every $\log q_\theta(\tau_i)$ along a change
             of the forward policy.
+        pull_scores: its transpose, $x \mapsto \sum_i x_i z_i$.
         tape: $J$ at a perceptron, where the rule asked.
         potential: $f(x_i)$, the gradient of a functional of the terminal law, if there is one.
     """
@@ -55,6 +59,7 @@ class Batch(eqx.Module):
     push: Callable[[Flow], Float[Array, " rows"]]
     pull: Callable[[Float[Array, " rows"]], Flow]
     scores: Callable[[AbstractPolicy], Float[Array, " n"]]
+    pull_scores: Callable[[Float[Array, " n"]], AbstractPolicy]
     tape: AbstractTape | None = None
     potential: Float[Array, " n"] | None = None
 
@@ -79,8 +84,7 @@ class Batch(eqx.Module):
             return gradient
         share = self.weights / jnp.sum(self.weights)
         centred = share * (self.potential - share @ self.potential)
-        (more,) = jax.linear_transpose(self.scores, gradient.forward)(centred)
-        forward = jax.tree.map(jnp.add, gradient.forward, more)
+        forward = jax.tree.map(jnp.add, gradient.forward, self.pull_scores(centred))
         return eqx.tree_at(lambda flow: flow.forward, gradient, forward)
 
     def scores_along(self, change: Flow, moved: Float[Array, " rows"]) -> Float[Array, " n"]:
@@ -123,6 +127,9 @@ def evaluate(
 ) -> Batch:
     r"""Evaluate the objective on `paths`, which `proposal` drew.
 
+    Several devices evaluate a part each, and the batch that all have is whole: what its functions
+    return are sums over devices, or the parts of all.
+
     Args:
         objective: the residuals and the penalty on them.
         env: the environment.
@@ -133,20 +140,23 @@ def evaluate(
         weighting: how ratios of laws become weights.
         whole: whether the rule needs all of $J$, and not only a gradient.
     """
-    if paths.visits is None and flow.forward.by_visits:
-        before = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), paths.before)
-        paths = replace(paths, visits=Visits.of(env, before, paths.live.ravel()))
-    delta, probs, push, pull = _linearised(objective, env, flow, paths)
+    visits, paths = paths.visits, replace(paths, visits=None)
+    own = own_part(paths, axis=1)
+    if visits is None and flow.forward.by_visits:
+        before = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), own.before)
+        visits = Visits.of(env, before, own.live.ravel())
+    own = replace(own, visits=visits)
+    delta, probs, push, pull = _linearised(objective, env, flow, own)
     tape = None
-    if whole and objective.by_trajectory and paths.visits is not None:
-        tape = record(flow, paths, paths.visits, probs)
+    if whole and objective.by_trajectory and visits is not None:
+        tape = record(flow, own, visits, probs)
         if isinstance(tape, Kept):
             push, pull = tape.push, tape.pull
-    paths = replace(paths, visits=None)
+    own = replace(own, visits=None)
     mask = probs.actions > -jnp.inf
 
     def log_law(law: AbstractProposal) -> Float[Array, " n"]:
-        return jnp.sum(taken(law(probs.actions, mask), paths), axis=0)
+        return joined(jnp.sum(taken(law(probs.actions, mask), own), axis=0))
 
     def scores(v: AbstractPolicy) -> Float[Array, " n"]:
         if objective.by_trajectory:
@@ -156,24 +166,29 @@ def evaluate(
 
         def log_q(params):
             moved = eqx.tree_at(lambda f: f.forward, flow, eqx.combine(params, static))
-            return log_probs(env, moved, paths).forward
+            return log_probs(env, moved, own).forward
 
         return jax.jvp(log_q, (params,), (v,))[1]
+
+    def pull_scores(x: Float[Array, " n"]) -> AbstractPolicy:
+        like = eqx.filter(flow.forward, eqx.is_inexact_array)
+        return summed(jax.linear_transpose(scores, like)(own_part(x))[0])
 
     log_mu = log_law(proposal)
     ones = jnp.ones_like(log_mu)
     return Batch(
         paths=paths,
-        probs=probs,
-        residuals=delta,
+        probs=joined(probs, axis=1),
+        residuals=joined(delta),
         shares=objective.shares(paths).astype(delta.dtype),
         weights=ones if reference is None else weighting(log_law(reference) - log_mu),
-        omega=weighting(probs.forward - log_mu),
-        balance=flow.log_z + surplus(env, paths, probs),
+        omega=weighting(joined(probs.forward) - log_mu),
+        balance=joined(flow.log_z + surplus(env, own, probs)),
         objective=objective,
-        push=push,
-        pull=pull,
-        scores=scores,
+        push=lambda v: joined(push(v)),
+        pull=lambda x: summed(pull(own_part(x))),
+        scores=lambda v: joined(scores(v)),
+        pull_scores=pull_scores,
         tape=tape,
         potential=objective.potential(env, flow, paths),
     )

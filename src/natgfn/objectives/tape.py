@@ -28,7 +28,7 @@ from ..policies import (
     propagate,
     with_matrices,
 )
-from ..sampling import PathLogProbs, Trajectories
+from ..sampling import PathLogProbs, Trajectories, devices, joined, own_columns, summed
 
 MOST = 2**26
 """Numbers that a tape holds at most: a quarter of a gigabyte."""
@@ -44,8 +44,8 @@ KEPT = 12
 """States for each trajectory beyond which rows are kept."""
 
 
-Layers: TypeAlias = tuple[Float[Array, "n _ _"], ...]
-"""Of each trajectory, layer by layer."""
+Layers: TypeAlias = tuple[Float[Array, "part _ _"], ...]
+"""Of each trajectory of a device's own part, layer by layer."""
 
 
 class AbstractTape(eqx.Module):
@@ -116,14 +116,14 @@ class Kept(AbstractTape):
     flow: Flow
     rows: Layers
 
-    def push(self, change: Flow) -> Float[Array, " n"]:
-        """$J v$."""
+    def push(self, change: Flow) -> Float[Array, " part"]:
+        """$J v$ of this device's own part."""
         num, layers = len(self.rows[0]), matrices(change.forward)
         parts = (x.reshape(num, -1) @ m.ravel() for x, m in zip(self.rows, layers, strict=True))
         return sum(parts, jnp.broadcast_to(change.log_z, num))
 
-    def pull(self, x: Float[Array, " n"]) -> Flow:
-        r"""$J^\top x$."""
+    def pull(self, x: Float[Array, " part"]) -> Flow:
+        r"""$J^\top x$ of this device's own part."""
         layers = [(x @ rows.reshape(len(x), -1)).reshape(rows.shape[1:]) for rows in self.rows]
         still = jax.tree.map(jnp.zeros_like, eqx.filter(self.flow, eqx.is_inexact_array))
         forward = with_matrices(still.forward, layers)
@@ -133,7 +133,7 @@ class Kept(AbstractTape):
         total, diagonals = _with_log_z(len(self.rows), self.rows[0], scale)
         for rows, diagonal in zip(self.rows, diagonals, strict=True):
             total = total + _in_parts(rows, None, diagonal, block)
-        return total
+        return summed(total)
 
 
 class Passing(AbstractTape):
@@ -156,10 +156,10 @@ class Passing(AbstractTape):
             zip(self.inputs, self.slopes, diagonals, strict=True)
         ):
             if self.few is not None and layer == depth - 2:
-                total = total + self.few.gram(diagonal)
+                total = total + self.few.gram(diagonal) / devices()
             else:
                 total = total + _in_parts(jnp.swapaxes(x, 1, 2), g, diagonal, block)
-        return total
+        return summed(total)
 
 
 class Few(eqx.Module):
@@ -176,7 +176,7 @@ class Few(eqx.Module):
     inputs: Float[Array, "states i"]
     gates: Float[Array, "states o"]
     head: Float[Array, "actions o"]
-    slopes: Float[Array, "n states actions"]
+    slopes: Float[Array, "part states actions"]
 
     @classmethod
     def of(
@@ -184,8 +184,8 @@ class Few(eqx.Module):
         policy: MLP,
         inputs: Float[Array, "states i"],
         after: Float[Array, "states _"],
-        place: Int[Array, "times n"],
-        slopes: Float[Array, "times n actions"],
+        place: Int[Array, "times part"],
+        slopes: Float[Array, "times part actions"],
     ) -> "Few":
         """From what goes into the layer and, with a 1 appended, into the next one."""
         num = place.shape[1]
@@ -203,7 +203,7 @@ class Few(eqx.Module):
         kernel = (both @ heads.T).reshape(states, states, actions, actions)
         kernel = jnp.swapaxes(kernel, 1, 2).reshape(2 * (states * actions,))
         slopes = self.slopes.reshape(len(self.slopes), -1)
-        return slopes @ kernel @ slopes.T
+        return joined(slopes @ kernel @ joined(slopes).T)
 
 
 def _apart(visits: list[Float[Array, "_ _"]], num: int) -> Layers:
@@ -212,22 +212,26 @@ def _apart(visits: list[Float[Array, "_ _"]], num: int) -> Layers:
 
 
 def _with_log_z(
-    depth: int, like: Float[Array, "n _ _"], scale: Flow | None
+    depth: int, like: Float[Array, "part _ _"], scale: Flow | None
 ) -> tuple[Float[Array, "n n"], tuple[Float[Array, "_ _"] | None, ...]]:
-    r"""The part of $\log Z$, and the diagonal of each layer."""
-    ones = jnp.ones((len(like), len(like)), like.dtype)
+    r"""This device's share of the part of $\log Z$, and the diagonal of each layer."""
+    num = len(like) * devices()
+    ones = jnp.ones((num, num), like.dtype) / devices()
     if scale is None:
         return ones, (None,) * depth
     return ones * scale.log_z, matrices(scale.forward)
 
 
 def _in_parts(
-    left: Float[Array, "n i _"],
-    right: Float[Array, "n _ o"] | None,
+    left: Float[Array, "part i _"],
+    right: Float[Array, "part _ o"] | None,
     diagonal: Float[Array, "i o"] | None,
     block: int,
 ) -> Float[Array, "n n"]:
-    """The products of rows `left @ right`, or `left`, of some inputs at a time."""
+    """The products of rows `left @ right`, or `left`, of some inputs at a time.
+
+    Each device has the rows of its own part, and sums over some columns of all rows.
+    """
     num, wide, last = left.shape
     outs = last if right is None else right.shape[-1]
     some = max(1, min(wide, block // (num * outs)))
@@ -239,11 +243,11 @@ def _in_parts(
             rows = rows @ right
         if root is not None:
             rows = rows * jax.lax.dynamic_slice_in_dim(root, start, size)
-        rows = rows.reshape(num, -1)
+        rows = own_columns(rows.reshape(num, -1))
         return rows @ rows.T
 
     if some == wide:
         return part(0, wide)
-    parts, zero = wide // some, jnp.zeros((num, num), left.dtype)
+    parts, zero = wide // some, jnp.zeros((num * devices(),) * 2, left.dtype)
     total = jax.lax.fori_loop(0, parts, lambda k, total: total + part(k * some, some), zero)
     return total + part(parts * some, wide % some) if wide % some else total

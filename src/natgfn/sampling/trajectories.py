@@ -13,6 +13,7 @@ from ..envs import AbstractEnv, State
 from ..policies import AbstractPolicy, Flow, Visits, outputs
 from .asking import asking
 from .proposals import AbstractProposal, OnPolicy
+from .sharing import devices, joined, own_part, require_parts
 
 
 class Trajectories(eqx.Module):
@@ -23,7 +24,7 @@ class Trajectories(eqx.Module):
         actions: $a_0, \\dots, a_{T-1}$.
         live: whether the step was taken, or is padding.
         visits: what the policy that drew them was evaluated on, if that was kept: the states
-            `before`, raveled, with their logits.
+            `before`, raveled, with their logits; of this device's own part of the trajectories.
     """
 
     states: State
@@ -76,16 +77,18 @@ def rollout(
         mask = jax.vmap(env.forward_mask)(states)
         return jnp.cumsum(jnp.exp(proposal(policy.log_probs(logits, mask), mask)), axis=-1)
 
-    ask = asking(env, policy, law, num)
+    own = require_parts(f"{num} trajectories", num, devices())
+    ask = asking(env, policy, law, own)
 
     def act(states, live, uniform, asked):
         cdf, asked = ask.cumulative(states, live, asked)
         actions = pick(cdf, uniform)
         return actions, jax.vmap(env.step)(states, actions), asked
 
-    start = jax.tree.map(lambda x: jnp.repeat(x[None], num, axis=0), env.init())
+    start = jax.tree.map(lambda x: jnp.repeat(x[None], own, axis=0), env.init())
     paths, asked = _walk(act, start, jax.vmap(env.is_terminal), env.max_steps, key, ask.start())
-    return replace(paths, visits=ask.visits(asked, paths.before, paths.live) if keep else None)
+    visits = ask.visits(asked, paths.before, paths.live) if keep else None
+    return replace(joined(paths, axis=1), visits=visits)
 
 
 def draw_objects(env: AbstractEnv, policy: AbstractPolicy, num: int, *, key: PRNGKeyArray) -> State:
@@ -116,6 +119,7 @@ def rollback(
         log_pb = policy.log_probs(logits, jax.vmap(env.backward_mask)(states))
         return jnp.cumsum(jnp.exp(log_pb), axis=-1)
 
+    ends = own_part(ends)
     ask = asking(env, policy, law, jax.tree.leaves(ends)[0].shape[0], backwards=True)
 
     def act(states, live, uniform, asked):
@@ -136,13 +140,14 @@ def rollback(
     states = jax.tree.map(lambda x: turn(x, jnp.maximum(lengths - times, 0)), back.states)
     actions = turn(back.actions, jnp.maximum(lengths - 1 - times[:-1], 0))
     live = times[:-1] < lengths
-    return Trajectories(states, jnp.where(live, actions, 0), live)
+    return joined(Trajectories(states, jnp.where(live, actions, 0), live), axis=1)
 
 
 def retrace(
     env: AbstractEnv, actions: Int[Array, "times n"], lengths: Int[Array, " n"]
 ) -> Trajectories:
     """The trajectories of given actions."""
+    actions, lengths = own_part(actions, axis=1), own_part(lengths)
     live = jnp.arange(len(actions))[:, None] < lengths
     start = jax.tree.map(lambda x: jnp.repeat(x[None], lengths.size, axis=0), env.init())
 
@@ -154,15 +159,19 @@ def retrace(
 
     _, later = jax.lax.scan(follow, start, (actions, live))
     states = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start, later)
-    return Trajectories(states, jnp.where(live, actions, 0), live)
+    return joined(Trajectories(states, jnp.where(live, actions, 0), live), axis=1)
 
 
 def _walk(
     act, start: State, finished, times: int, key: PRNGKeyArray, asked: PyTree
 ) -> tuple[Trajectories, PyTree]:
-    """Let every state act until all have finished, and no longer; also what was carried along."""
+    """Let every state act until all have finished, and no longer; also what was carried along.
+
+    The states are this device's own part. Random numbers belong to trajectories: those of all are
+    drawn, so that it makes no difference which device has one.
+    """
     num = jax.tree.leaves(start)[0].shape[0]
-    uniforms = jax.random.uniform(key, (times, num))
+    uniforms = own_part(jax.random.uniform(key, (times, num * devices())), axis=1)
 
     class Walk(NamedTuple):
         time: Int[Array, ""]

@@ -32,6 +32,7 @@ from ..policies import (
     propagate,
     with_matrices,
 )
+from ..sampling import summed
 from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
 
@@ -87,16 +88,15 @@ class KFAC(AbstractSolver):
         decay = moving(self.decay, before.solves)
         layers = matrices(h)
         with jax.default_matmul_precision("highest"):
-            found = on_live_rows(lambda fisher: _factors(fisher, layers), fisher)
-            factors = average(before.factors, found, decay)
+            factors = average(before.factors, _factors(fisher, layers), decay)
             due = before.solves % self.refresh == 0
             prepare = _rotate if self.eigenvalues else _invert
             inverses, scales = jax.lax.cond(
                 due, lambda: prepare(before, factors, damping), lambda: before[1:3]
             )
             if self.eigenvalues:
-                found = on_live_rows(lambda fisher: _diagonals(fisher, inverses), fisher)
-                scales = average(scales, found, decay)
+                own = on_live_rows(lambda f: _diagonals(f, inverses), fisher.own_part())
+                scales = average(scales, summed(own), decay)
                 solved = [
                     a @ (a.T @ m @ g / (scale + damping)) @ g.T
                     for m, (a, g), scale in zip(layers, inverses, scales, strict=True)
@@ -110,11 +110,20 @@ class KFAC(AbstractSolver):
 
 
 def _factors(fisher: Fisher, layers: Matrices) -> tuple[tuple[Square, Square], ...]:
-    found, weights = signals(fisher), fisher.occupancy.weights
-    return tuple(
-        (second_moment(x, weights / jnp.sum(weights), len(m)), jnp.einsum("kni,knj->ij", g, g))
-        for (x, g), m in zip(found, layers, strict=True)
-    )
+    """$A$ and $G$, from the states of all devices."""
+
+    def on(fisher: Fisher):
+        found, weights = signals(fisher), fisher.occupancy.weights
+        length = jnp.sum(weights)
+        share = weights / jnp.where(length > 0, length, 1)
+        return length, tuple(
+            (second_moment(x, share, len(m)), jnp.einsum("kni,knj->ij", g, g))
+            for (x, g), m in zip(found, layers, strict=True)
+        )
+
+    length, own = on_live_rows(on, fisher.own_part())
+    share = length / summed(length)
+    return summed(tuple((share * a, g) for a, g in own))
 
 
 def _invert(state: KFACState, factors: tuple[tuple[Square, Square], ...], damping: Scalar):

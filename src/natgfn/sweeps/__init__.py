@@ -1,5 +1,6 @@
 """Sweeps: settings times seeds, every trial an ordinary run, on as many processes as there are."""
 
+from .cluster import cores as cores
 from .result import Sweep as Sweep
 from .result import direction as direction
 from .study import STUDY as STUDY

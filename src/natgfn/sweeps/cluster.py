@@ -47,7 +47,7 @@ def workers(scheduler: str | None, processes: int | None) -> Iterator["Client"]:
     with (
         dask.config.set(settings),
         LocalCluster(
-            n_workers=processes or _cores(),
+            n_workers=processes or cores(),
             threads_per_worker=1,
             memory_limit=None,
             dashboard_address=None,  # pyright: ignore[reportArgumentType]
@@ -59,7 +59,7 @@ def workers(scheduler: str | None, processes: int | None) -> Iterator["Client"]:
         yield client
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use, where the system tells."""
     told = getattr(os, "sched_getaffinity", None)
     return len(told(0)) if told else os.cpu_count() or 1

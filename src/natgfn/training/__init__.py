@@ -10,6 +10,7 @@ from .config import named as named
 from .config import put as put
 from .config import read_settings as read_settings
 from .config import setup_from as setup_from
+from .devices import require_equal_parts as require_equal_parts
 from .files import cell as cell
 from .files import write_whole as write_whole
 from .loop import reopen as reopen

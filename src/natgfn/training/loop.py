@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from ..envs import AbstractEnv
 from ..optim import AbstractRule
 from ..progress import Progress
 from ..watch import AbstractWatcher, Line
+from .devices import from_first, mesh_for
 from .interrupt import deferred
 from .record import Record
 from .result import Run
@@ -27,6 +29,7 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    devices: int | None = None,
     progress: bool | str = True,
     log: Callable[[Line], None] | None = None,
     **settings: Any,
@@ -38,6 +41,7 @@ def train(
         rule: how a batch becomes an update; by default a natural step that needs no tuning.
         out: a folder for the record and the checkpoint; nothing is written without it.
         resume: go on from the checkpoint in `out`, if there is one.
+        devices: how many of JAX's devices share each batch; by default there is one, unshared.
         progress: whether to say how far it is, or the title under which to say it.
         log: called with each line of the record, a dictionary, as soon as it is known.
         settings: any other field of `Setup`, by name: `policy`, `objective`, `batch`, `updates`,
@@ -50,7 +54,7 @@ def train(
     # A NumPy number is an array to JAX, and would be traced.
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in settings.items()}
     setup = Setup(env, rule, **plain)
-    return run(setup, out=out, resume=resume, progress=progress, log=log)
+    return run(setup, out=out, resume=resume, devices=devices, progress=progress, log=log)
 
 
 def run(
@@ -59,6 +63,7 @@ def run(
     start: TrainState | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    devices: int | None = None,
     seconds: float | None = None,
     progress: bool | str = True,
     log: Callable[[Line], None] | None = None,
@@ -70,11 +75,19 @@ def run(
         start: the states to start from, if not the setup's own; their step counts as made.
         out: a folder for the record and the checkpoint; nothing is written without it.
         resume: go on from the checkpoint in `out`, if there is one.
+        devices: how many of JAX's devices share each batch. Where several processes have them
+            (`jax.distributed`), each makes this call; the first reads, writes and speaks.
         seconds: of training in this call, after which the rest of the updates is left to another.
         progress: whether to say how far it is, or the title under which to say it.
         log: called with each line of the record as soon as it is known.
     """
     setup, chosen = decide(setup)
+    mesh = None if devices is None else mesh_for(setup, devices)
+    first = mesh is None or jax.process_index() == 0
+    if not first:
+        out, progress, log = None, False, None
+    if seconds is not None and mesh is not None and jax.process_count() > 1:
+        raise ValueError("seconds are not the same in several processes: leave them out")
     algorithm, watchers = setup.algorithm(), setup.watch or ()
     states = setup.start() if start is None else start
     folder = None if out is None else Path(out)
@@ -108,11 +121,13 @@ def run(
     with (
         locked(folder),
         Progress(title, setup.updates, shown=bool(progress)) as shown,
-        deferred(store is not None) as interrupt,
+        deferred(store is not None or not first) as interrupt,
     ):
         remark = ""
         if store is not None:
             states, history, remark = store.open(states, resume)
+        if mesh is not None:
+            states = from_first(states)
         shown.say(chosen)
         if remark:
             shown.say(remark)
@@ -127,7 +142,7 @@ def run(
                 shown.say(f"no time is left after {done:,} of {setup.updates:,} updates")
                 break
             count = min(setup.updates - done, *(every - done % every for every in stops))
-            states, losses = advance(algorithm, states, jnp.array(count))
+            states, losses = advance(algorithm, states, jnp.array(count), mesh)
             losses = np.asarray(losses)
             look(losses, before + time.perf_counter() - started)
             interrupt()
