@@ -9,6 +9,7 @@ from .neural import bench_neural
 from .peers import bench_peers
 from .roofline import bench_roofline
 from .scaling import bench_scaling
+from .sharing import bench_sharing
 from .structured import bench_structured
 from .sweep import bench_sweep
 from .tabular import bench_tabular
@@ -22,6 +23,7 @@ BENCHMARKS: dict[str, Callable[..., int]] = {
     "dag": bench_dag,
     "structured": bench_structured,
     "sweep": bench_sweep,
+    "sharing": bench_sharing,
     "peers": bench_peers,
     "roofline": bench_roofline,
     "scaling": bench_scaling,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from natgfn.algorithm import TrainState, advance, of_seed
 from natgfn.envs import AbstractEnv
@@ -82,11 +83,12 @@ class Timer:
         design: AbstractDesign | None = Table(),
         source: AbstractSource | None = Fresh(),
         seeds: int = 1,
+        mesh: Mesh | None = None,
         **others: Any,
     ):
         setup = Setup(env, rule, policy=design, batch=batch, source=source, seeds=seeds, **others)
         setup, _ = decide(setup)
-        self.algorithm, self.states = setup.algorithm(), setup.start()
+        self.algorithm, self.states, self.mesh = setup.algorithm(), setup.start(), mesh
 
     def state(self) -> TrainState:
         """That of the first seed."""
@@ -99,7 +101,7 @@ class Timer:
     def seconds(self, updates: int) -> float:
         """Time of one update of every seed, over a compiled loop of several."""
         start = time.perf_counter()
-        self.states, losses = advance(self.algorithm, self.states, jnp.array(updates))
+        self.states, losses = advance(self.algorithm, self.states, jnp.array(updates), self.mesh)
         jax.block_until_ready(losses)
         return (time.perf_counter() - start) / updates
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 DEVICES = "devices"
@@ -65,8 +66,11 @@ def joined(parts: T, axis: int = 0) -> T:
 
 
 def summed(parts: T) -> T:
-    """The sum over all devices of what each has."""
-    return parts if devices() == 1 else jax.lax.psum(parts, DEVICES)
+    """The sum over all devices of what each has, in one exchange for all arrays."""
+    if devices() == 1:
+        return parts
+    flat, unravel = ravel_pytree(parts)
+    return unravel(jax.lax.psum(flat, DEVICES))
 
 
 def own_columns(rows: Float[Array, "part width"]) -> Float[Array, "n some"]:
