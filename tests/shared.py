@@ -74,7 +74,7 @@ CASES = {
 def apart(setup: ng.Setup, devices: int) -> tuple[float, int]:
     """Of the states that two runs end in: floating-point numbers, and all others."""
     one, several = (
-        [np.asarray(x) for x in jax.tree.leaves(eqx.filter(run.states, eqx.is_array))]
+        [np.asarray(x) for x in jax.tree.leaves(eqx.filter(run.state, eqx.is_array))]
         for run in (ng.run(setup, devices=n, progress=False) for n in (None, devices))
     )
     pairs = list(zip(one, several, strict=True))

@@ -36,7 +36,7 @@ def on_four_devices(*cases: str) -> dict[str, tuple[float, int]]:
     return json.loads(done.stdout)
 
 
-QUICK = ("algebra", "table", "few states")
+QUICK = ("algebra", "table")
 
 
 @pytest.fixture(scope="module")

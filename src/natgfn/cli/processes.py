@@ -48,16 +48,16 @@ def together(count: int | None) -> Iterator[int | None]:
     import jax
 
     with ExitStack() as stack:
-        if _ADDRESS in os.environ:
-            jax.distributed.initialize(os.environ[_ADDRESS], count, int(os.environ[_NUMBER]))
-        elif _tasks() > 1:
+        if _tasks() > 1:
             if _tasks() != count:
                 raise NatgfnError(f"--processes must be {_tasks()}, as srun has it, got {count}")
             jax.distributed.initialize()
         elif count > 1:
-            address = stack.enter_context(_others(count))
-            here = {"coordinator_bind_address": address, "shutdown_timeout_seconds": _GRACE}
-            jax.distributed.initialize(address, count, 0, **here)
+            address = os.environ.get(_ADDRESS) or stack.enter_context(_others(count))
+            # Otherwise JAX aborts those that are left when one has died.
+            jax.config.update("jax_enable_recoverability", True)
+            number = int(os.environ.get(_NUMBER, "0"))
+            jax.distributed.initialize(address, count, number, coordinator_bind_address=address)
         _connect()
         yield jax.device_count()
         jax.distributed.shutdown()
