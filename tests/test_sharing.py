@@ -111,6 +111,13 @@ def start(folder: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
     )
 
 
+def finished(process: subprocess.Popen[str]) -> str:
+    """What it has printed, if it ended well."""
+    told, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return told
+
+
 def arrays(folder: Path) -> dict[str, np.ndarray]:
     with np.load(folder / "checkpoint.npz") as file:
         return {name: file[name] for name in file.files}
@@ -124,23 +131,22 @@ def assert_same_run(one: Path, other: Path) -> None:
             np.testing.assert_allclose(found[name], x, rtol=1e-3, atol=1e-4)
         else:
             np.testing.assert_array_equal(found[name], x)
-    steps = [json.loads(line).get("step") for line in (other / "record.jsonl").open()]
+    lines = (other / "record.jsonl").read_text().splitlines()
+    steps = [json.loads(line).get("step") for line in lines]
     assert steps == [None, 0, 4, 8, 12]  # each line once
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    assert start(folder, *TRAIN, "--out", "run").wait() == 0
+    finished(start(folder, *TRAIN, "--out", "run"))
     return folder / "run"
 
 
 @pytest.mark.slow
 def test_two_processes_make_the_same_run(alone, tmp_path):
     """And write it once; what they print is what one would."""
-    process = start(tmp_path, *TRAIN, "--out", "run", "--processes", "2", "--json")
-    told, errors = process.communicate()
-    assert process.returncode == 0, errors
+    told = finished(start(tmp_path, *TRAIN, "--out", "run", "--processes", "2", "--json"))
     assert json.loads(told)["updates"] == 12
     assert_same_run(alone, tmp_path / "run")
 
@@ -161,23 +167,27 @@ def test_srun_starts_the_processes_itself(alone, tmp_path):
         start(tmp_path, *words, "2", "-q", **common, SLURM_PROCID=k, SLURM_LOCALID=k) for k in "01"
     ]
     for task in tasks:
-        _, errors = task.communicate()
-        assert task.returncode == 0, errors
+        finished(task)
     assert_same_run(alone, tmp_path / "run")
 
 
 LONG = [*TRAIN, "updates=100000", "--processes", "2", "--out", "run"]
 
 
-def begun(folder: Path, process: subprocess.Popen[str]) -> list[int]:
-    """Wait until there is a checkpoint; the processes that this one has started."""
-    deadline = time.monotonic() + 300
-    while not (folder / "run" / "checkpoint.npz").exists():
+def begun(folder: Path, process: subprocess.Popen[str], lines: int = 2) -> list[int]:
+    """Wait until the record has so many lines; the processes that this one has started."""
+    deadline, record = time.monotonic() + 300, folder / "run" / "record.jsonl"
+    while not record.exists() or record.read_bytes().count(b"\n") < lines:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     return [int(number) for number in children.read_text().split()]
+
+
+def has_ended(number: int) -> bool:
+    status = Path(f"/proc/{number}/status")
+    return not status.exists() or "State:\tZ" in status.read_text()
 
 
 @pytest.mark.slow
@@ -202,4 +212,25 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_nobody_behind(tmp_path,
     _, errors = process.communicate()
     assert process.returncode == code
     assert "go on: natgfn resume run --processes 2" in errors
-    assert not Path(f"/proc/{other}").exists()
+    assert has_ended(other)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_killed_and_resumed_is_the_same_to_the_bit(tmp_path):
+    """And those that the first process has started do not outlive it."""
+    words = [*TRAIN, "updates=400", "--processes", "2"]
+    finished(start(tmp_path, *words, "--out", "whole"))
+    process = start(tmp_path, *words, "--out", "run")
+    (other,) = begun(tmp_path, process, lines=10)
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 60
+    while not has_ended(other):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    finished(start(tmp_path, "resume", "run", "--processes", "2"))
+    found, expected = arrays(tmp_path / "run"), arrays(tmp_path / "whole")
+    assert {name: x.tobytes() for name, x in found.items()} == {
+        name: x.tobytes() for name, x in expected.items()
+    }

@@ -60,27 +60,21 @@ def residual_gram(
     inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
     every = (batch.paths, batch.probs)
     own = own_part(every, axis=1)
+    size = own[0].lengths.size
+    block = min(block, size)
 
-    def rows_of(trajectories):
-        """How many there are, where blocks start, and the rows of a block."""
-        num = trajectories[0].lengths.size
-        size = min(block, num)
-
-        def rows_from(start):
-            index = jnp.minimum(start + jnp.arange(size), num - 1)
-            return residual_rows(env, flow, *jax.tree.map(lambda x: x[:, index], trajectories))
-
-        return num, jnp.arange(0, num, size), rows_from
-
-    (height, downs, left_from), (width, acrosses, right_from) = rows_of(own), rows_of(every)
+    def rows_from(start, trajectories, num):
+        index = jnp.minimum(start + jnp.arange(block), num - 1)
+        return residual_rows(env, flow, *jax.tree.map(lambda x: x[:, index], trajectories))
 
     def strip(start):
-        left = left_from(start) * inverse
-        return jax.lax.map(lambda other: left @ right_from(other).T, acrosses)
+        left = rows_from(start, own, size) * inverse
+        others = jnp.arange(0, batch.size, block)
+        return jax.lax.map(lambda other: left @ rows_from(other, every, batch.size).T, others)
 
-    blocks = jnp.moveaxis(jax.lax.map(strip, downs), 2, 1)
-    shape = downs.size * blocks.shape[1], acrosses.size * blocks.shape[3]
-    return joined(blocks.reshape(shape)[:height, :width])
+    blocks = jax.lax.map(strip, jnp.arange(0, size, block))
+    gram = jnp.moveaxis(blocks, 2, 1).reshape(len(blocks) * block, -1)
+    return joined(gram[:size, : batch.size])
 
 
 def tabular_gram(env: AbstractEnv, flow: Flow, batch: Batch) -> Float[Array, "n n"]:
