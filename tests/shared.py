@@ -62,7 +62,7 @@ CASES = {
         GRID, policy=SMALL, rule=FisherAdam(KFAC(eigenvalues=True)), source=Recall(32)
     ),
     "conjugate gradients": replace(
-        GRID, policy=SMALL, rule=FisherAdam(adaptive=True), source=Known(jnp.array([17, 20]))
+        GRID, policy=SMALL, rule=FisherAdam(adaptive=True), source=Known(np.array([17, 20]))
     ),
     "exact Fisher": replace(GRID, rule=Natural(), source=Perturbed(Replay())),
     "log variance": replace(GRID, rule=Adam(), objective=LogVariance(), source=ACE()),

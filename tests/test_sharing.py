@@ -89,6 +89,13 @@ def test_processes_that_cannot_share_a_batch_are_one_line(processes):
     assert f"got {processes}" in result.output
 
 
+def test_a_sweep_is_not_resumed_by_processes_that_share_batches(tmp_path):
+    (tmp_path / ng.sweeps.STUDY).touch()
+    result = CliRunner().invoke(app, ["resume", str(tmp_path), "--processes", "2"])
+    assert result.exit_code == 2
+    assert "leave --processes out" in result.output
+
+
 TRAIN = [
     "train",
     "env=hypergrid",

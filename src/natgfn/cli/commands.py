@@ -23,7 +23,7 @@ from .case import DAG_FIT, GRAPHICAL_FIT, is_fit, takes
 from .checkout import from_checkout
 from .files import named
 from .interrupt import interruptible
-from .processes import is_first, together
+from .processes import speaks_for_all, together
 from .report import tell_page, write_report
 from .voice import Voice, plain_table
 
@@ -141,7 +141,7 @@ def train(
             "a file, natgfn graphical fit MODEL.uai"
         )
     setup = setup_from(configuration)
-    new = out is None and is_first()
+    new = out is None and speaks_for_all(processes)
     with _new_folder(setup) if new else nullcontext(out or Path()) as folder:
         _train(setup, folder, voice, resume=False, processes=processes)
 
@@ -288,7 +288,7 @@ def _train(setup: "Setup", out: Path, voice: Voice, *, resume: bool, processes: 
         again += f" --processes {processes}"
     with interruptible(out, again), together(processes) as devices:
         run = train(setup, out=out, resume=resume, devices=devices, progress=voice.speaks)
-    if not is_first():
+    if not speaks_for_all(processes):
         return
     last = {name: values[-1] for name, values in run.metrics.items()}
     table = plain_table("metric", "mean", "std over seeds")

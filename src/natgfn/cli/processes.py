@@ -27,8 +27,10 @@ _GRACE = 10
 """Seconds in which a process that has failed should have ended."""
 
 
-def is_first() -> bool:
-    """Whether no other process writes and speaks for this one."""
+def speaks_for_all(count: int | None) -> bool:
+    """Whether this is the first of `count` processes that share batches, or the only one."""
+    if count is None:
+        return True
     return int(os.environ.get(_TASK if _tasks() > 1 else _NUMBER, "0")) == 0
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..envs import AbstractEnv
 from ..objectives import Batch, residual_rows
 from ..policies import AbstractPolicy, Flow, Tabular, masked_log_softmax
-from ..sampling import joined, own_part
+from ..sampling import devices, joined, own_part
 from ..statespace import StateSpace, require_space
 
 
@@ -59,9 +59,9 @@ def residual_gram(
         return batch.tape.gram(scale)
     inverse = 1.0 if scale is None else ravel_pytree(scale)[0]
     every = (batch.paths, batch.probs)
-    own = own_part(every, axis=1)
-    size = own[0].lengths.size
+    own, size = own_part(every, axis=1), batch.size // devices()
     block = min(block, size)
+    starts = jnp.arange(0, batch.size, block)
 
     def rows_from(start, trajectories, num):
         index = jnp.minimum(start + jnp.arange(block), num - 1)
@@ -69,8 +69,7 @@ def residual_gram(
 
     def strip(start):
         left = rows_from(start, own, size) * inverse
-        others = jnp.arange(0, batch.size, block)
-        return jax.lax.map(lambda other: left @ rows_from(other, every, batch.size).T, others)
+        return jax.lax.map(lambda other: left @ rows_from(other, every, batch.size).T, starts)
 
     blocks = jax.lax.map(strip, jnp.arange(0, size, block))
     gram = jnp.moveaxis(blocks, 2, 1).reshape(len(blocks) * block, -1)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ..envs import AbstractEnv
 from ..policies import Flow
-from ..sampling import PathLogProbs, Trajectories, devices, log_probs, summed
+from ..sampling import PathLogProbs, Trajectories, equal_share, log_probs, summed
 from .base import AbstractObjective, log_flow, shared, surplus
 from .penalties import Squared
 
@@ -62,7 +62,7 @@ class LogVariance(AbstractObjective):
     ) -> tuple[Float[Array, " rows"], PathLogProbs]:
         probs = log_probs(env, flow, paths)
         found = surplus(env, paths, probs)
-        return found - summed(jnp.mean(found)) / devices(), probs
+        return found - summed(equal_share(jnp.mean(found))), probs
 
 
 class DetailedBalance(AbstractObjective):

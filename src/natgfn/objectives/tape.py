@@ -28,7 +28,15 @@ from ..policies import (
     propagate,
     with_matrices,
 )
-from ..sampling import PathLogProbs, Trajectories, devices, joined, own_columns, summed
+from ..sampling import (
+    PathLogProbs,
+    Trajectories,
+    devices,
+    equal_share,
+    joined,
+    own_columns,
+    summed,
+)
 
 MOST = 2**26
 """Numbers that a tape holds at most: a quarter of a gigabyte."""
@@ -156,7 +164,7 @@ class Passing(AbstractTape):
             zip(self.inputs, self.slopes, diagonals, strict=True)
         ):
             if self.few is not None and layer == depth - 2:
-                total = total + self.few.gram(diagonal) / devices()
+                total = total + equal_share(self.few.gram(diagonal))
             else:
                 total = total + _in_parts(jnp.swapaxes(x, 1, 2), g, diagonal, block)
         return summed(total)
@@ -216,7 +224,7 @@ def _with_log_z(
 ) -> tuple[Float[Array, "n n"], tuple[Float[Array, "_ _"] | None, ...]]:
     r"""This device's share of the part of $\log Z$, and the diagonal of each layer."""
     num = len(like) * devices()
-    ones = jnp.ones((num, num), like.dtype) / devices()
+    ones = equal_share(jnp.ones((num, num), like.dtype))
     if scale is None:
         return ones, (None,) * depth
     return ones * scale.log_z, matrices(scale.forward)

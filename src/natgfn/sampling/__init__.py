@@ -8,6 +8,7 @@ from .proposals import OnPolicy as OnPolicy
 from .proposals import UniformMixture as UniformMixture
 from .sharing import DEVICES as DEVICES
 from .sharing import devices as devices
+from .sharing import equal_share as equal_share
 from .sharing import joined as joined
 from .sharing import own_columns as own_columns
 from .sharing import own_index as own_index

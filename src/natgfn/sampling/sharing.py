@@ -73,6 +73,11 @@ def summed(parts: T) -> T:
     return unravel(jax.lax.psum(flat, DEVICES))
 
 
+def equal_share(all_have: Array) -> Array:
+    """Of numbers that all have, parts of which the sum over all devices is these numbers again."""
+    return all_have if devices() == 1 else all_have / devices()
+
+
 def own_columns(rows: Float[Array, "part width"]) -> Float[Array, "n some"]:
     """Of a matrix of which each device has the rows of its own part, some columns, in all rows.
 

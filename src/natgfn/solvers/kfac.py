@@ -32,7 +32,7 @@ from ..policies import (
     propagate,
     with_matrices,
 )
-from ..sampling import summed
+from ..sampling import devices, summed
 from .base import AbstractSolver, Parameters, require_positive
 from .live import on_live_rows
 
@@ -114,16 +114,19 @@ def _factors(fisher: Fisher, layers: Matrices) -> tuple[tuple[Square, Square], .
 
     def on(fisher: Fisher):
         found, weights = signals(fisher), fisher.occupancy.weights
-        length = jnp.sum(weights)
-        share = weights / jnp.where(length > 0, length, 1)
-        return length, tuple(
-            (second_moment(x, share, len(m)), jnp.einsum("kni,knj->ij", g, g))
+        return tuple(
+            (second_moment(x, weights / jnp.sum(weights), len(m)), jnp.einsum("kni,knj->ij", g, g))
             for (x, g), m in zip(found, layers, strict=True)
         )
 
-    length, own = on_live_rows(on, fisher.own_part())
+    fisher = fisher.own_part()
+    own = on_live_rows(on, fisher)
+    if devices() == 1:
+        return own
+    length = jnp.sum(fisher.occupancy.weights)
     share = length / summed(length)
-    return summed(tuple((share * a, g) for a, g in own))
+    # A device may have no states.
+    return summed(tuple((share * jnp.where(length > 0, a, 0), g) for a, g in own))
 
 
 def _invert(state: KFACState, factors: tuple[tuple[Square, Square], ...], damping: Scalar):
