@@ -52,23 +52,26 @@ def _measurements(quick: bool) -> Iterator[Measurement]:
     side, batch, rounds, turn = (16, 16, 1, 0.1) if quick else (128, 256, 9, 2.0)
     for name, (rule, design) in CASES.items():
         task, what = Task(rule, design, side, batch), f"H={side}, batch {batch}, {name}"
-        with _started(task, cores[:1]) as one, _started(task, cores[:1], shared=True) as same:
-            alone, overhead = _in_turn(one, same, rounds, turn)
+        with (
+            _started(task, cores[:1]) as one,
+            _started(task, cores[:1], shared=True) as same,
+            _started(task, cores[:2]) as two,
+        ):
+            alone, overhead, share = _in_turn(one, same, two, rounds=rounds, turn=turn)
         inform(f"{what}: an update", f"{1e3 * alone:.3g} ms")
-        yield Measurement(f"{what}: shared by one / unshared", overhead, 1.05, "x")
-        with _started(task, cores[:1]) as one, _started(task, cores[:2]) as two:
-            _, ratio = _in_turn(one, two, rounds, turn)
-        yield Measurement(f"{what}: two processes / one", 1 / ratio, 1.5, "x", True)
+        yield Measurement(f"{what}: shared with nobody / alone", overhead, 1.05, "x")
+        yield Measurement(f"{what}: two processes / one", 1 / share, 1.5, "x", True)
 
 
 def _in_turn(
-    base: list[Connection], other: list[Connection], rounds: int, turn: float
-) -> tuple[float, float]:
-    """Seconds of an update of the first, and how many times longer the second takes: medians."""
-    updates = max(1, int(turn / max(_seconds(base, 3), _seconds(other, 3))))
-    pairs = [(_seconds(base, updates), _seconds(other, updates)) for _ in range(rounds)]
-    spent = statistics.median(first for first, _ in pairs)
-    return spent, statistics.median(second / first for first, second in pairs)
+    base: list[Connection], *others: list[Connection], rounds: int, turn: float
+) -> tuple[float, ...]:
+    """Seconds of an update of the first, and how many times longer each other takes: medians."""
+    everyone = (base, *others)
+    updates = max(1, int(turn / max(_seconds(processes, 3) for processes in everyone)))
+    found = [[_seconds(processes, updates) for processes in everyone] for _ in range(rounds)]
+    ratios = ([row[k] / row[0] for row in found] for k in range(1, len(everyone)))
+    return statistics.median(row[0] for row in found), *map(statistics.median, ratios)
 
 
 def _seconds(processes: list[Connection], updates: int) -> float:
