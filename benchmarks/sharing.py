@@ -107,6 +107,7 @@ def _work(
 ) -> None:
     os.sched_setaffinity(0, {core})
     os.environ["NPROC"] = "1"
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Gloo tells who is connected
     if count > 1:
         jax.distributed.initialize(address, count, number, coordinator_bind_address=address)
     mesh = mesh_of(count) if shared else None
