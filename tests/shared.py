@@ -103,8 +103,8 @@ def algebra(devices: int) -> tuple[float, int]:
     shared = partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
     (gram, again), several = jax.jit(shared(both))(matrix)
     _, one = jax.jit(both)(matrix)
-    far = max(jnp.max(jnp.abs(gram - matrix @ matrix.T)), jnp.max(jnp.abs(again - matrix)))
-    return float(far), sum(
+    wrong = (gram - matrix @ matrix.T, again - matrix)
+    return max(float(jnp.max(jnp.abs(x))) for x in wrong), sum(
         int(jnp.sum(x != y)) for x, y in zip(*map(jax.tree.leaves, (one, several)), strict=True)
     )
 

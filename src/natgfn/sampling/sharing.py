@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 DEVICES = "devices"
 """The axis of the mesh."""
 
-T = TypeVar("T", bound=PyTree)
+T = TypeVar("T")
 
 
 def devices() -> int:
