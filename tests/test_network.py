@@ -300,7 +300,7 @@ def run(tmp_path_factory):
     """A whole run; also what its chunks compiled, and what they started from."""
     compiled, states_before = [], []
 
-    def watched(algorithm, states, count):
+    def watched(algorithm, states, count, mesh):
         states_before.append(jax.tree.map(np.array, trainable(states.flow.forward)))
         events = []
 
@@ -310,7 +310,7 @@ def run(tmp_path_factory):
 
         jax.monitoring.register_event_duration_secs_listener(listen)
         try:
-            return advance(algorithm, states, count)
+            return advance(algorithm, states, count, mesh)
         finally:
             jax.monitoring.unregister_event_duration_listener(listen)
             compiled.append(len(events))

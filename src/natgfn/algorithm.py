@@ -274,7 +274,8 @@ def _advance_shared(
             return x
         return jax.make_array_from_process_local_data(everywhere, np.asarray(x))
 
-    found = _shared(*jax.tree.map(spread, (algorithm, state, count)), mesh)
+    algorithm, state, count = jax.tree.map(spread, (algorithm, state, count))
+    found = _shared(algorithm, state, count, mesh)
     return jax.tree.map(lambda x: x.addressable_data(0) if eqx.is_array(x) else x, found)
 
 
@@ -290,7 +291,8 @@ def _shared(
     # What comes out is the same on all devices, which JAX cannot see through branches and loops.
     spec = PartitionSpec()
     shared = jax.shard_map(one_device, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-    return eqx.combine(shared(dynamic), (eqx.filter(state, eqx.is_array, inverse=True), None))
+    advanced, total = shared(dynamic)
+    return eqx.combine(advanced, eqx.filter(state, eqx.is_array, inverse=True)), total
 
 
 def stack_seeds(make: Callable[[int], TrainState], seeds: list[int]) -> TrainState:

@@ -99,7 +99,7 @@ def prolong(folder: Path, setup: Setup) -> None:
 def _continues(record: Record) -> list[str]:
     """The fingerprints of the configurations that a run had before."""
     found = record.read()[0].get("continues", [])
-    return found if isinstance(found, list) else []
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
 def has_checkpoint(folder: Path) -> bool:
