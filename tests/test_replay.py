@@ -300,6 +300,29 @@ def test_half_of_a_batch_leads_to_known_objects(small):
     np.testing.assert_allclose(weights_seen(small, Known(objects)), 101, rtol=1e-5)
 
 
+def test_without_objects_all_of_the_list_are_known_each_as_often_as_the_others(small):
+    env, flow = small.space, networks(small)
+    algorithm = Algorithm(env, Adam(), source=Known(), batch=2_000)
+    paths, _, _ = turn(algorithm, flow, None, jnp.array(0), jax.random.key(0))
+    check_whole(small, paths)
+    known = np.asarray(paths.last)[1_000:] - env.num_inner
+    counts = np.bincount(known, minlength=env.num_terminal)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_a_batch_of_one_is_new(small):
+    env, flow = small.space, networks(small)
+    one = Known().draw(env, flow, OnPolicy(), 1, None, jnp.array(0), key=jax.random.key(0))
+    check_whole(small, one)
+    assert one.lengths.shape == (1,)
+
+
+def test_all_objects_are_known_only_where_they_are_listed():
+    env = ng.envs.Hypergrid(side=4)
+    with pytest.raises(ValueError, match="Known without objects needs every state, and Hypergrid"):
+        ng.train(env, source=Known(), enumerate=False, updates=1, progress=False)
+
+
 class Spy(AbstractRule):
     r"""Moves $\log Z$ by the mean weights of the batch, and nothing else."""
 
