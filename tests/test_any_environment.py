@@ -17,8 +17,18 @@ from natgfn.envs import AppendedBitSequences, BitSequences, Hypergrid
 from natgfn.objectives import DetailedBalance
 from natgfn.optim import Adam, Natural, SampleSpace
 from natgfn.policies import Network, Table, Uniform
-from natgfn.sampling import names_of
-from natgfn.sources import ACE, AbstractSource, Fresh, Mixed, Perturbed, Recall, Replay, Teacher
+from natgfn.sampling import OnPolicy, names_of
+from natgfn.sources import (
+    ACE,
+    AbstractSource,
+    Fresh,
+    Known,
+    Mixed,
+    Perturbed,
+    Recall,
+    Replay,
+    Teacher,
+)
 from natgfn.statespace import StateSpace, enumerate_states
 from natgfn.training import Setup, decide, load_setup
 from natgfn.watch import AbstractWatcher, Exact, Line, Sampled, Snapshots
@@ -37,7 +47,11 @@ def test_few_states_are_listed_and_learned_by_a_table():
     setup, said = decide(Setup(GRID))
     assert isinstance(setup.env, StateSpace)
     assert (setup.policy, setup.rule, setup.watch) == (Table(), SampleSpace(), (Exact(),))
-    assert said.startswith("Hypergrid: 32 states, enumerated; policy Table, rule SampleSpace")
+    assert setup.source == Known()
+    assert said == (
+        "Hypergrid: 32 states, enumerated; policy Table, rule SampleSpace, source Known, "
+        "watched by Exact"
+    )
 
 
 def test_too_many_states_are_not_and_a_network_learns():
@@ -56,6 +70,20 @@ def test_a_network_on_a_small_environment_has_the_rule_of_networks():
 def test_a_rule_that_was_written_down_is_used_as_written(policy):
     rule = SampleSpace(damping=1e-3)
     assert decide(Setup(GRID, rule, policy=policy))[0].rule is rule
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rule": SampleSpace()},
+        {"policy": Network()},
+        {"reference": OnPolicy()},  # which paths to known objects would not be weighted by
+        {"source": Fresh()},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_only_the_default_for_tables_is_shown_objects_of_the_list(given):
+    assert decide(Setup(GRID, **given))[0].source == Fresh()
 
 
 @pytest.mark.parametrize(("batch", "every"), [(128, 20), (1, 163)])

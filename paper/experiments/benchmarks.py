@@ -2,10 +2,11 @@ r"""The field's benchmarks: natgfn's default and its natural step against Adam, 
 
 Not in the paper. Targets, networks, batches, rates and exploration are those of gfnx, the fastest
 library for such tasks. Four methods a task: Adam at the peer's rates; Adam at the best of a sweep
-of its rate, with log Z at 0.1; natgfn's default, untouched, which chooses policy and rule itself
-and explores nothing; and the natural step in sample space on the peer's network and exploration, at
-the best of a sweep of its damping, with as many trials as Adam had. Sweeps are on a seed of their
-own, with a fifth of the updates, by the metric that the task is judged by.
+of its rate, with log Z at 0.1; natgfn's default, untouched, which chooses policy, rule and source
+itself, and with a network explores nothing; and the natural step in sample space on the peer's
+network and exploration, at the best of a sweep of its damping, with as many trials as Adam had.
+Sweeps are on a seed of their own, with a fifth of the updates, by the metric that the task is
+judged by.
 
 That metric is the exact KL of the terminal law from the target where states are listed, for all
 methods alike; the rank correlation of log q with log R on a test set for bit sequences; and
