@@ -58,9 +58,7 @@ CASES = {
     "K-FAC": replace(
         GRID, policy=SMALL, rule=FisherAdam(KFAC(refresh=2)), source=Teacher(SMALL), seeds=2
     ),
-    "EKFAC": replace(
-        GRID, policy=SMALL, rule=FisherAdam(KFAC(eigenvalues=True)), source=Recall(32)
-    ),
+    "K-FAC, replayed": replace(GRID, policy=SMALL, rule=FisherAdam(KFAC()), source=Recall(32)),
     "conjugate gradients": replace(
         GRID, policy=SMALL, rule=FisherAdam(adaptive=True), source=Known(np.array([17, 20]))
     ),

@@ -19,8 +19,8 @@ from natgfn.cli import app
 from natgfn.sources import Messages
 
 HERE = Path(__file__).parent
-ROUNDING = 1e-9
-"""In double precision, after five updates."""
+ROUNDING, TOLERANCE = 1e-8, 1e-4
+"""In double precision, after five updates; and of a solver that stops at a tolerance."""
 
 GRID = ng.envs.Hypergrid(side=4)
 
@@ -56,6 +56,8 @@ def test_four_devices_make_the_same_run(quick, case):
 @pytest.mark.slow
 def test_every_rule_objective_and_source_makes_the_same_run_on_four_devices():
     found = on_four_devices(*(name for name in CASES if name not in QUICK))
+    solved, _ = found.pop("conjugate gradients")
+    assert solved < TOLERANCE
     assert {name: x for name, x in found.items() if x[0] >= ROUNDING or x[1]} == {}
 
 

@@ -95,8 +95,13 @@ class KFAC(AbstractSolver):
                 due, lambda: prepare(before, factors, damping), lambda: before[1:3]
             )
             if self.eigenvalues:
-                own = on_live_rows(lambda f: _diagonals(f, inverses), fisher.own_part())
-                scales = average(scales, summed(own), decay)
+                if devices() > 1:
+                    raise ValueError(
+                        "eigenvectors of equal eigenvalues depend on rounding, in which devices "
+                        "differ: give KFAC without eigenvalues to several"
+                    )
+                new = on_live_rows(lambda f: _diagonals(f, inverses), fisher)
+                scales = average(scales, new, decay)
                 solved = [
                     a @ (a.T @ m @ g / (scale + damping)) @ g.T
                     for m, (a, g), scale in zip(layers, inverses, scales, strict=True)
