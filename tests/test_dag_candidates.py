@@ -263,3 +263,28 @@ def test_the_head_start_keeps_copies_of_a_variable_out_of_one_layer():
     np.testing.assert_allclose(found[1], needs[1] - needs[0], rtol=0.01)
     assert found[1] < -200
     assert found[2] > -10
+
+
+@float64
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_what_a_policy_sees_is_exact_where_others_raise_all_sets_alike(number: int):
+    rng, size = np.random.default_rng(number), 5
+    chosen = [rng.permutation(np.delete(np.arange(size), j))[:number] for j in range(size)]
+    weights = rng.normal(size=(size, 1, 2**number))
+    raised = np.concatenate([np.zeros((size, 1)), rng.normal(size=(size, size - 1 - number))], 1)
+    env = Partitions(weights + raised[..., None], np.sort(chosen, axis=1))
+    see = jax.jit(lambda state: (*env.seen(state), env.sums(state), env.local(*later(state))))
+
+    def later(state: Partition) -> tuple[jax.Array, jax.Array]:
+        """The predecessors of a vertex in the layer after the growing one."""
+        sets = (state.layer >= 0, state.layer == state.growing)
+        return tuple(jnp.broadcast_to(some, (size, size)) for some in sets)
+
+    state = env.init()
+    while not bool(env.is_terminal(state)):
+        left = np.asarray(state.layer < 0)
+        now, after, exact_now, exact_after = jax.tree.map(lambda x: x[left], see(state))
+        np.testing.assert_allclose(now, exact_now, atol=1e-6)
+        if bool(jnp.any(state.layer == state.growing)):
+            np.testing.assert_allclose(after, exact_after, atol=1e-6)
+        state = env.step(state, int(rng.choice(np.flatnonzero(env.forward_mask(state)))))

@@ -150,9 +150,9 @@ def tables(rng: np.random.Generator, folder: Path) -> None:
         "1e999",
         "0",
     ]
-    cells = [
-        [f"{x * scale:.17g}" for x in row] for row in rng.normal(size=(rows, columns)).tolist()
-    ]
+    with np.errstate(over="ignore"):
+        values = scale * rng.normal(size=(rows, columns))
+    cells = [[f"{x:.17g}" for x in row] for row in values]
     for _ in range(int(rng.integers(0, 3))):
         if rows:
             place = int(rng.integers(rows)), int(rng.integers(columns))
@@ -231,7 +231,7 @@ def _broken(rng: np.random.Generator) -> envs.AbstractEnv:
             found = super().step(state, action)
             more = (kind == "step") & self._here(state)
             if kind == "noise in step":
-                more = int(np.random.default_rng().integers(2)) * self._here(state)
+                more = np.random.default_rng().integers(4, size=2) * self._here(state)
             if kind == "endless":
                 return found._replace(cell=state.cell, stopped=jnp.array(False))
             return found._replace(cell=jnp.minimum(found.cell + more, self.side - 1))

@@ -233,7 +233,7 @@ def run_chains(
     with jax.enable_x64(True):
         # Once: in the loop, the compiler would convert the whole table in every step. And arrays
         # of NumPy must not be handed to compiled programs with and without 64 bits in turn.
-        wide = jnp.asarray(env.log_sums, jnp.float64)
+        wide = jnp.sum(jnp.asarray(env.log_sums, jnp.float64), axis=-1, keepdims=True)
         env = eqx.tree_at(lambda e: e.log_sums, env, wide)
         env = jax.tree.map(lambda x: jnp.array(x) if isinstance(x, np.ndarray) else x, env)
         state = _start(env, ladders, rungs, jax.random.key(seed))

@@ -17,6 +17,10 @@ for no other, $s = \emptyset$, and for each of them; sets are cut to the candida
 $\log A(U) - \log A(U \setminus L)$, which has to be right where it is close to zero: logarithms are
 relative to the total of the child and kept as two float32 numbers, the second what rounding took
 from the first. So differences are good to $10^{-12}$ in float32 too.
+
+**What a policy sees** need not be exact, and rewards are: with $A_{js}(T) \approx
+A_{j\emptyset}(T)\, e_{js}$, where $e_{js}$ is the ratio for all candidates, what others add up to is
+a matrix product. An update of 37 variables, 12 of them candidates, takes a quarter of the time.
 """
 
 from typing import NamedTuple
@@ -67,7 +71,9 @@ class Partitions(AbstractEnv):
             $s$ nothing at 0, then the vertices that are no candidates of $j$, ascending;
             $-\infty$ where a set is not allowed.
         candidates: of each child; those that it must have are among them.
-        log_sums: $\log A_{js}(T) - \log A_j$ at `[j, T, s]`, as a number and what is left of it.
+        log_sums: $\log A_{js}(T) - \log A_j$ at `[j, T, s]`, as a number and what is left of it; or
+            as one number, if that is in float64.
+        ratios: $e_{js}$ of each vertex (column) that is no candidate of a child (row), else zero.
         log_total: $\sum_j \log A_j$, in nats: what $\log R$ is relative to.
         bits: what each vertex (column) counts in the sets of candidates of each child (row).
         others: the vertices that are no candidates of each child, ascending.
@@ -77,7 +83,8 @@ class Partitions(AbstractEnv):
 
     log_weights: Float[np.ndarray, "d slots sets"]
     candidates: Int[np.ndarray, "d K"]
-    log_sums: Float32[np.ndarray, "d sets slots 2"]
+    log_sums: Float[np.ndarray, "d sets slots parts"]
+    ratios: Float32[np.ndarray, "d d"]
     bits: Int[np.ndarray, "d d"]
     others: Int[np.ndarray, "d others"]
     required: Bool[np.ndarray, "d d"]
@@ -109,11 +116,15 @@ class Partitions(AbstractEnv):
         self.required, self.joins = _constraints(log_weights, candidates, self.others)
         with np.errstate(invalid="ignore"):
             sums = _log_sums(log_weights)
-            totals = np.logaddexp.reduce(sums[..., -1], axis=1)
+            whole = sums[..., -1]
+            totals = np.logaddexp.reduce(whole, axis=1)
             sums = np.moveaxis(sums - totals[:, None, None], 1, 2)
             first = sums.astype(np.float32)
             left = np.where(np.isfinite(sums), sums - first, 0.0).astype(np.float32)
         self.log_sums = np.stack([first, left], axis=-1)
+        self.ratios = np.zeros((size, size), np.float32)
+        some = np.exp(np.minimum(whole[:, 1:] - whole[:, :1], _LEAST))
+        np.put_along_axis(self.ratios, self.others, some.astype(np.float32), axis=1)
         self.log_total = float(totals.sum())
         free = np.array_equal(self.joins, ~np.eye(size, dtype=bool))
         self.limited = bool(self.required.any() or not free)
@@ -153,8 +164,10 @@ class Partitions(AbstractEnv):
             close &= jnp.all(self._reached(state))
         return jnp.append(left & self._possible(*self.predecessors(state)), close)
 
-    def _possible(self, before: Bool[Array, "d d"], last: Bool[Array, "d d"]) -> Bool[Array, " d"]:
-        """Whether $B_j$ of each child (row) is above zero."""
+    def _possible(
+        self, before: Bool[Array, "rows d"], last: Bool[Array, "rows d"]
+    ) -> Bool[Array, " rows"] | Bool[Array, " d"]:
+        """Whether $B_j$ of each child is above zero, for sets of each, or one for all."""
         source = ~jnp.any(before, axis=1)
         if not self.limited:
             return source | jnp.any(last, axis=1)
@@ -186,8 +199,9 @@ class Partitions(AbstractEnv):
         return jnp.all(state.layer >= 0)
 
     def observe(self, state: Partition) -> Float[Array, " features"]:
-        """Which vertices are closed in, last and growing, and the logarithms of local sums."""
-        left, sums = state.layer < 0, self.sums(state)
+        """Which vertices are left, in the last layer and in the growing one, and the logarithms of
+        local sums."""
+        left, sums = state.layer < 0, self.seen(state)[0]
         logs = [sums.meeting, _log_rest(sums.within)]
         shown = [jnp.where(left, jnp.maximum(x, -_LEAST) / _LEAST, 0.0) for x in logs]
         layers = [left, state.layer == state.growing - 1, state.layer == state.growing]
@@ -201,15 +215,41 @@ class Partitions(AbstractEnv):
         are at least -20. Parents in the growing layer $C$ cannot: the odds against waiting for
         them, $\log B_j(U, L) - \log B_j(U \cup C, C)$, have no such limit.
         """
-        sums, left = self.sums(state), state.layer < 0
+        sums, later = self.seen(state)
+        left, growing = state.layer < 0, state.layer == state.growing
         odds = jnp.maximum(sums.meeting, -_LEAST) - jnp.maximum(_log_rest(sums.within), -_LEAST)
-        growing = state.layer == state.growing
-        sets = (jnp.broadcast_to(some, 2 * (self.size,)) for some in (~left, growing))
-        waiting = self.local(*sets).meeting
-        waits = left & jnp.any(growing) & (sums.meeting > -jnp.inf) & (waiting > -jnp.inf)
-        against = jnp.where(waits, sums.meeting, 0.0) - jnp.where(waits, waiting, 0.0)
+        waits = left & jnp.any(growing) & (sums.meeting > -jnp.inf) & (later.meeting > -jnp.inf)
+        against = jnp.where(waits, sums.meeting, 0.0) - jnp.where(waits, later.meeting, 0.0)
         odds = jnp.where(waits, jnp.minimum(odds, against), odds)
         return jnp.append(jnp.where(left, odds, 0.0), 0.0)
+
+    def seen(self, state: Partition) -> tuple[Sums, Sums]:
+        """Sums of every vertex that is left, in the growing layer and in the next, with others as
+        beside all candidates."""
+        placed, growing = state.layer >= 0, state.layer == state.growing
+        last = placed & (state.layer == state.growing - 1)
+        before = placed & ~growing
+        # The same sets for every child, so that what they add up to is a matrix product.
+        parts = jnp.stack([before & ~last, last, growing], axis=1).astype(jnp.float32)
+        columns = jnp.asarray(self.bits, jnp.float32) @ jnp.cumsum(parts, axis=1)  # below 2^24
+        others = jnp.asarray(self.ratios) @ parts
+        child, table = jnp.arange(self.size)[:, None], jnp.asarray(self.log_sums[:, :, 0])
+        logs = table[child, columns.astype(int)].astype(float)
+
+        def sums(k: int, before: Bool[Array, " d"], meets: Bool[Array, " d"]) -> Sums:
+            """Where the k-th part is the layer before, and the parts so far all that is."""
+            some, met = 1 + jnp.sum(others[:, :k], axis=1), others[:, k]
+            without, now = logs[:, k - 1], logs[:, k]
+            by = jnp.where(now[:, :1] > -jnp.inf, now - without, 0.0)
+            share = met - some * jnp.expm1(-jnp.sum(by, axis=1))
+            share = jnp.where(jnp.any(before), share, 1.0)  # a source has no parents to meet
+            top = jnp.sum(now, axis=1)
+            within = top + jnp.log(some + met)
+            meeting = jnp.where(share > 0, top + jnp.log(share), within - _FLOOR)
+            possible = self._possible(before[None], meets[None])
+            return Sums(jnp.where(possible, meeting, -jnp.inf), within)
+
+        return sums(1, before, last), sums(2, placed, growing)
 
     def log_reward(self, state: Partition) -> Float[Array, ""]:
         return self.log_partial(state)
@@ -238,7 +278,7 @@ class Partitions(AbstractEnv):
         own = jnp.ones((self.size, 1), bool)
         there = jnp.concatenate([own, jnp.take_along_axis(before, others, axis=1)], axis=1)
         meets = jnp.concatenate([~own, jnp.take_along_axis(last, others, axis=1)], axis=1)
-        log_now = jnp.where(there, now[..., 0] + now[..., 1], -jnp.inf)
+        log_now = jnp.where(there, jnp.sum(now, axis=-1), -jnp.inf)
         possible = there & (now[..., 0] > -jnp.inf)
         apart_by = jnp.sum(jnp.where(possible[..., None], now - without, 0.0), axis=-1)
         share = jnp.where(meets, 1.0, -jnp.expm1(-apart_by))
