@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import distributed
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -22,6 +23,7 @@ from natgfn.sweeps import (
     Study,
     Sweep,
     Trial,
+    cluster,
     direction,
     result,
     study_from,
@@ -280,3 +282,28 @@ def _holds(pid: int, path: Path) -> bool:
         return any(file.resolve() == path for file in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("deaths", [2, 1_000])
+def test_a_worker_that_dies_before_it_is_up_is_started_again(monkeypatch, deaths: int):
+    begun = []
+
+    class Dying(distributed.LocalCluster):
+        def __init__(self, **settings):
+            begun.append(settings)
+            if len(begun) <= deaths:
+                raise RuntimeError("Nanny failed to start.")
+            super().__init__(n_workers=0, processes=False, dashboard_address=None)
+
+    monkeypatch.setattr(distributed, "LocalCluster", Dying)
+    if deaths == 2:
+        with cluster.workers(None, 1) as client:
+            assert client.submit
+        assert len(begun) == 3
+        return
+    with (
+        pytest.raises(NatgfnError, match="10 times a worker process died before it was up"),
+        cluster.workers(None, 1),
+    ):
+        pass
+    assert len(begun) == 10

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import MissingExtra, NatgfnError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, LocalCluster
 
 DEATHS = 10
 """So many workers may die under a trial before it counts as failed: it may be the cause."""
@@ -28,7 +28,7 @@ def workers(scheduler: str | None, processes: int | None) -> Iterator["Client"]:
     """
     try:
         import dask.config
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ModuleNotFoundError as error:
         raise MissingExtra(error, "sweep") from error
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
@@ -46,17 +46,33 @@ def workers(scheduler: str | None, processes: int | None) -> Iterator["Client"]:
     settings = {"distributed.scheduler.allowed-failures": DEATHS}
     with (
         dask.config.set(settings),
-        LocalCluster(
-            n_workers=processes or cores(),
-            threads_per_worker=1,
-            memory_limit=None,
-            dashboard_address=None,  # pyright: ignore[reportArgumentType]
-            silence_logs=logging.CRITICAL,
-            env=_ALONE,
-        ) as cluster,
+        _started(processes or cores()) as cluster,
         Client(cluster) as client,
     ):
         yield client
+
+
+def _started(processes: int) -> "LocalCluster":
+    """Workers here, started again if one dies before it is up."""
+    from distributed import LocalCluster
+
+    died = None
+    for _ in range(DEATHS):
+        try:
+            return LocalCluster(
+                n_workers=processes,
+                threads_per_worker=1,
+                memory_limit=None,
+                dashboard_address=None,  # pyright: ignore[reportArgumentType]
+                silence_logs=logging.CRITICAL,
+                env=_ALONE,
+            )
+        except RuntimeError as error:
+            died = error
+    raise NatgfnError(
+        f"{DEATHS} times a worker process died before it was up ({died}): see whether there is "
+        "memory for as many, or lower --processes"
+    ) from died
 
 
 def cores() -> int:
