@@ -266,7 +266,7 @@ def test_the_head_start_keeps_copies_of_a_variable_out_of_one_layer():
 
 
 @float64
-@pytest.mark.parametrize("number", [1, 2, 4])
+@pytest.mark.parametrize("number", [1, 4])
 def test_what_a_policy_sees_is_exact_where_others_raise_all_sets_alike(number: int):
     rng, size = np.random.default_rng(number), 5
     chosen = [rng.permutation(np.delete(np.arange(size), j))[:number] for j in range(size)]
@@ -282,8 +282,7 @@ def test_what_a_policy_sees_is_exact_where_others_raise_all_sets_alike(number: i
 
     state = env.init()
     while not bool(env.is_terminal(state)):
-        left = np.asarray(state.layer < 0)
-        now, after, exact_now, exact_after = jax.tree.map(lambda x: x[left], see(state))
+        now, after, exact_now, exact_after = np.array(see(state))[..., state.layer < 0]
         np.testing.assert_allclose(now, exact_now, atol=1e-6)
         if bool(jnp.any(state.layer == state.growing)):
             np.testing.assert_allclose(after, exact_after, atol=1e-6)

@@ -18,9 +18,9 @@ $\log A(U) - \log A(U \setminus L)$, which has to be right where it is close to 
 relative to the total of the child and kept as two float32 numbers, the second what rounding took
 from the first. So differences are good to $10^{-12}$ in float32 too.
 
-**What a policy sees** need not be exact, and rewards are: with $A_{js}(T) \approx
-A_{j\emptyset}(T)\, e_{js}$, where $e_{js}$ is the ratio for all candidates, what others add up to is
-a matrix product. An update of 37 variables, 12 of them candidates, takes a quarter of the time.
+**What a policy sees** need not be exact, as rewards are: with $A_{js}(T) \approx
+A_{j\emptyset}(T)\, e_{js}$, where $e_{js}$ is the ratio for all candidates, what others add up to
+is a matrix product. An update of 37 variables, 12 of them candidates, takes a quarter of the time.
 """
 
 from typing import NamedTuple
