@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from test_cli import TINY, assert_one_line, natgfn
 
+from natgfn.cli.voice import Voice
 from natgfn.progress import Progress, track
 
 
@@ -176,3 +178,13 @@ def test_default_folders_are_taken_by_one_run_each(monkeypatch: pytest.MonkeyPat
     assert sorted(path.name for path in Path("runs").iterdir()) == ["hypergrid-1", "hypergrid-2"]
     assert_one_line(natgfn("train", *TINY, "enumerate=true", "max_states=2"), 2, "max_states")
     assert len(list(Path("runs").iterdir())) == 2  # what failed leaves no folder
+
+
+def test_what_takes_longer_than_a_second_is_said(capsys: pytest.CaptureFixture[str]):
+    with Voice().waiting("looking ..."):
+        time.sleep(1.3)
+    with Voice().waiting("looked"):
+        pass
+    with Voice(quiet=True).waiting("nothing"):
+        time.sleep(1.1)
+    assert capsys.readouterr().err == "looking ...\n"

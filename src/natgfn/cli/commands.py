@@ -379,7 +379,9 @@ def check(
     else:
         make, given = _import(target), {}
     env = construct(make, put({}, settings or []) | given)
-    findings = check_environment(env, max_states=max_states)
+    doing = f"{target}: looking at up to {max_states:,} states, or at trajectories to their end ..."
+    with voice.waiting(doing):
+        findings = check_environment(env, max_states=max_states)
     failed = sum(finding.ok is False for finding in findings)
     verdict = f"{failed} of {len(findings)} checks failed" if failed else "fine"
     voice.say(*map(str, findings), f"{target}: {verdict}")

@@ -2,6 +2,9 @@
 
 import json
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -29,6 +32,17 @@ class Voice:
         if self.speaks:
             for part in parts:
                 show(part) if isinstance(part, Table) else typer.echo(part)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Say what is being done, on standard error, if it takes more than a second."""
+        timer = threading.Timer(1.0, typer.echo, (what,), {"err": True})
+        if self.speaks:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def tell(self, found: dict[str, Any]) -> None:
         """What was found, for programs."""
