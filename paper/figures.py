@@ -53,6 +53,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     _OURS: (_BLUE, "o", "-"),
     f"{_OURS}, tuned": (_BLUE, "s", "-"),
     "Default": (_BLACK, "P", "-"),
+    "Default (half from the list)": (_BLACK, "^", "--"),
     f"{_OURS} + mixed": (_BLUE, "P", "-."),
     f"{_OURS} + Teacher": (_BLUE, "^", "--"),
     "Sample space": (_BLUE, "D", "-"),

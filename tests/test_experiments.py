@@ -16,7 +16,7 @@ from natgfn.policies import Uniform
 from natgfn.statespace import enumerate_states
 from paper.experiments import EXPERIMENTS, hypergrid, reproduce, triangle, untuned
 from paper.experiments.study import PAPER, Rates, Study, faster, middle
-from paper.tables import DEFAULT, TUNED, UNTUNED, cell, results_markdown, standing, table
+from paper.tables import DEFAULT, LISTED, TUNED, UNTUNED, cell, results_markdown, standing, table
 
 pytestmark = pytest.mark.slow
 
@@ -201,8 +201,8 @@ def test_hypergrid_claims_and_figures_come_from_the_curves(tmp_path):
         scale = hypergrid.SCALES["smoke"][side]
         study = Study({"side": side}, space, Uniform(), scale, tmp_path)
         for rates in (PAPER, TUNED, UNTUNED):
-            names = [*(m.name for m in hypergrid.METHODS), DEFAULT]
-            names.sort(key=lambda name: name.startswith("Natural"))  # the last is the best
+            names = [*(m.name for m in hypergrid.METHODS), DEFAULT, LISTED]
+            names.sort(key=lambda name: name.startswith(("Natural", LISTED)))  # the last is best
             for k, method in enumerate(names):
                 values = np.geomspace(1.0, 10.0 ** -(k + 1), 5)[:, None]
                 metrics = dict.fromkeys(METRICS, values)
@@ -217,13 +217,17 @@ def test_hypergrid_claims_and_figures_come_from_the_curves(tmp_path):
 
 
 def test_where_the_default_stands_is_said_both_ways():
-    final = {"Adam": 0.1, "Euclidean": 0.3, DEFAULT: 0.2}
+    final = {"Adam": 0.1, "Euclidean": 0.3, DEFAULT: 0.2, LISTED: 0.05}
     rows = [
         {"method": name, "metrics": {"kl": {"mean": kl}},
-         "setting": {"side": 8, "rates": UNTUNED if name == DEFAULT else TUNED, "rate": None}}
+         "setting": {"side": 8, "rates": UNTUNED if name in (DEFAULT, LISTED) else TUNED,
+                     "rate": None}}
         for name, kl in final.items()
     ]  # fmt: skip
-    assert "| side=8 | 0.2 | Euclidean 0.3 | **Adam 0.1** |" in standing({"rows": rows})[-1]
+    found = standing({"rows": rows})[-1]
+    assert f"| side=8 | {DEFAULT} | 0.2 | Euclidean 0.3 | **Adam 0.1** |" in found
+    assert f"| side=8 | {LISTED} | 0.05 | Adam 0.1; Euclidean 0.3 | none |" in found
+    assert LISTED not in standing({"rows": rows[:-1]})[-1]
 
 
 def test_terminal_laws_are_drawn_where_their_cells_are():

@@ -99,7 +99,9 @@ class Study:
             "sweep_seed": SWEEP_SEED,
         }
 
-    def compare(self, methods: Iterable[Method], untuned: dict[str, AbstractRule]) -> None:
+    def compare(
+        self, methods: Iterable[Method], untuned: Mapping[str, AbstractRule | None]
+    ) -> None:
         """Run everything: the paper's rates, tuned rates, and the rules without a rate."""
         for method in methods:
             if method.paper is not None:
@@ -142,12 +144,14 @@ class Study:
         self,
         name: str,
         kind: str,
-        rule: AbstractRule,
+        rule: AbstractRule | None,
         rates: Rates | None,
         times: int = 1,
         **extra: Any,
     ) -> Run | None:
         """Run one method on so many times the study's seeds and add its row and curves.
+
+        Without a rule, `train` chooses it, and the source of trajectories with it.
 
         Returns:
             The run, or None if the row was taken over from earlier results.
@@ -158,7 +162,10 @@ class Study:
             return None
         run = self.run(title, rule, seeds, 0, **extra)
         metrics = {metric: run.metrics[metric] for metric in METRICS}
-        self.add(name, setting, run.steps, metrics, run.laws.mean(axis=0), describe(rule))
+        law, chosen = run.laws.mean(axis=0), run.setup
+        self.add(name, setting, run.steps, metrics, law, describe(chosen.rule))
+        if rule is None:
+            extra["source"] = chosen.source
         self.rows[-1] |= {part: describe(value) for part, value in extra.items()}
         # A run may be older than the page it stands on: it says itself what made it.
         self.rows[-1]["git"] = Record(self.folder(title, 0) / RECORD).read()[0]["git"]
@@ -201,7 +208,9 @@ class Study:
         # A law over many objects is no picture, and would make the file large.
         self.curves.append(entry | ({"law": _rounded(law)} if law.size <= 4096 else {}))
 
-    def run(self, title: str, rule: AbstractRule, seeds: int, seed: int, **extra: Any) -> Run:
+    def run(
+        self, title: str, rule: AbstractRule | None, seeds: int, seed: int, **extra: Any
+    ) -> Run:
         return train(
             self.space,
             rule,
@@ -271,12 +280,14 @@ def faster(study: Study, method: str, other: str, rates: str, metric: str) -> di
     }
 
 
-def default_below(study: Study, other: str, metric: str = "kl") -> dict[str, Any]:
-    """Whether the default ends below another method at its tuned rates."""
-    ours, theirs = study.final(DEFAULT, UNTUNED, metric), study.final(other, TUNED, metric)
+def default_below(
+    study: Study, other: str, metric: str = "kl", name: str = DEFAULT
+) -> dict[str, Any]:
+    """Whether the default, by its name, ends below another method at its tuned rates."""
+    ours, theirs = study.final(name, UNTUNED, metric), study.final(other, TUNED, metric)
     return {
         "setting": study.setting,
-        "claim": f"{DEFAULT}, untuned, ends below tuned {other} in {metric.upper()}",
+        "claim": f"{name}, untuned, ends below tuned {other} in {metric.upper()}",
         "holds": ours < theirs,
         "evidence": f"{ours:.2e} against {theirs:.2e}",
     }
