@@ -96,8 +96,8 @@ def alarm_graph() -> tuple[Int[np.ndarray, "37 37"], tuple[str, ...]]:
     return graph, names
 
 
-def _narrow(make: Callable[[], pd.DataFrame] | None, **others: str) -> Case:
-    return Case(make, {"fit": "fit --minutes 4", **others}, limits={"worst": 0.02})
+def _narrow(make: Callable[[], pd.DataFrame] | None, minutes: float = 4, **others: str) -> Case:
+    return Case(make, {"fit": f"fit --minutes {minutes:g}", **others}, limits={"worst": 0.02})
 
 
 _OF_20 = {"gap": 1.0, "share": 0.05, "worst": 0.03}
@@ -117,12 +117,12 @@ SCALES: dict[str, dict[str, Case]] = {
         "d=8": _narrow(partial(simulated, 8, 108)),
         "d=10, strong": _narrow(partial(simulated, 10, 110, strong=True)),
         "d=12": _narrow(partial(simulated, 12, 112), chains="chains --minutes 1"),
-        "d=14, strong": _narrow(partial(simulated, 14, 114, strong=True)),
-        "d=16": _narrow(partial(simulated, 16, 116)),
+        "d=14, strong": _narrow(partial(simulated, 14, 114, strong=True), minutes=8),
+        "d=16": _narrow(partial(simulated, 16, 116), minutes=8),
         **{
             f"d=20, rows={rows}, seed={seed}": Case(
                 partial(simulated, 20, seed, rows),
-                {"fit": "fit --minutes 10"} | (_AS_GADGET if (rows, seed) == (200, 0) else {}),
+                {"fit": "fit --minutes 14"} | (_AS_GADGET if (rows, seed) == (200, 0) else {}),
                 reference=8.0,
                 limits=_OF_20,
             )
@@ -131,7 +131,7 @@ SCALES: dict[str, dict[str, Case]] = {
         },
         "d=37": Case(
             partial(alarm, 0),
-            {"fit": "fit --minutes 20"},
+            {"fit": "fit --minutes 28"},
             reference=20.0,
             limits={"gap": 5.0, "worst": 0.08, "mean": 0.005},
         ),
