@@ -96,7 +96,7 @@ def alarm_graph() -> tuple[Int[np.ndarray, "37 37"], tuple[str, ...]]:
     return graph, names
 
 
-def _narrow(make: Callable[[], pd.DataFrame] | None, minutes: float = 4, **others: str) -> Case:
+def _narrow(make: Callable[[], pd.DataFrame] | None, minutes: float = 4.0, **others: str) -> Case:
     return Case(make, {"fit": f"fit --minutes {minutes:g}", **others}, limits={"worst": 0.02})
 
 
@@ -117,8 +117,8 @@ SCALES: dict[str, dict[str, Case]] = {
         "d=8": _narrow(partial(simulated, 8, 108)),
         "d=10, strong": _narrow(partial(simulated, 10, 110, strong=True)),
         "d=12": _narrow(partial(simulated, 12, 112), chains="chains --minutes 1"),
-        "d=14, strong": _narrow(partial(simulated, 14, 114, strong=True), minutes=8),
-        "d=16": _narrow(partial(simulated, 16, 116), minutes=8),
+        "d=14, strong": _narrow(partial(simulated, 14, 114, strong=True), minutes=8.0),
+        "d=16": _narrow(partial(simulated, 16, 116), minutes=8.0),
         **{
             f"d=20, rows={rows}, seed={seed}": Case(
                 partial(simulated, 20, seed, rows),

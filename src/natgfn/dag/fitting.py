@@ -61,10 +61,11 @@ _LEAST = 0.02  # the last rate, beside the first
 _WIDE_RATE, _WIDE_LOG_Z_RATE = 5e-3, 0.3
 _CHAINS = 2**20  # sets the seed of chains for training apart from those of evidence
 
-BY_EDGES = 8
-"""The most variables for which `fit` builds graphs edge by edge. In two minutes of one core, the
-worst edge of 12 variables (200 rows) was 0.2 from exact that way, and 0.04 by root partitions; of
-10 variables with strong effects, 0.05 and 0.03."""
+BY_EDGES = 5
+"""The most variables for which `fit` builds graphs edge by edge. Of 6 variables with strong effects
+the worst edge was 0.17 and 0.21 from exact that way, after 1,500 updates, and 0.013 and 0.011 by
+root partitions, after 2,500; of 8 with weak effects 0.23 and 0.20, and 0.013 and 0.010
+(`results/bench.verdicts.md`)."""
 
 TABULATED = 16
 """The most variables for which the weights of all sets of parents are tabulated."""
@@ -114,7 +115,7 @@ def fit(
             built edge by edge.
         policy: what learns to correct a head start: a network, or the paper's `Transformer`, which
             builds graphs of up to 16 variables edge by edge. By default two layers of 128 units
-            for up to 8 variables, edge by edge too, and of 256 beyond.
+            for up to 5 variables, edge by edge too, and of 256 beyond.
         rule: how a batch becomes an update; by default Adam with rates that fall like a cosine.
         updates: how many.
         minutes: for everything up to the end of training, in place of `updates`: as many are made
