@@ -62,8 +62,9 @@ def test_too_many_states_are_not_and_a_network_learns():
     assert said.startswith("Hypergrid: more than 1,000 states, so not enumerated")
 
 
-def test_a_network_on_a_small_environment_has_the_rule_of_networks():
-    assert decide(Setup(GRID, policy=Network()))[0].rule == SampleSpace.network()
+def test_a_network_on_a_small_environment_has_the_rule_of_networks_and_the_list():
+    setup, _ = decide(Setup(GRID, policy=Network()))
+    assert (setup.rule, setup.source) == (SampleSpace.network(), Known())
 
 
 @pytest.mark.parametrize("policy", [Table(), Network()])
@@ -76,13 +77,13 @@ def test_a_rule_that_was_written_down_is_used_as_written(policy):
     "given",
     [
         {"rule": SampleSpace()},
-        {"policy": Network()},
+        {"enumerate": False},
         {"reference": OnPolicy()},  # which paths to known objects would not be weighted by
         {"source": Fresh()},
     ],
     ids=lambda given: next(iter(given)),
 )
-def test_only_the_default_for_tables_is_shown_objects_of_the_list(given):
+def test_only_the_default_rule_on_a_list_is_shown_objects_of_it(given):
     assert decide(Setup(GRID, **given))[0].source == Fresh()
 
 

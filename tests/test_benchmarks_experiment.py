@@ -11,6 +11,7 @@ import pytest
 from natgfn.envs import Hypergrid
 from natgfn.optim import Adam, SampleSpace
 from natgfn.policies import Uniform
+from natgfn.sources import Fresh
 from paper.experiments import benchmarks, reproduce
 from paper.experiments.benchmarks import SCALES, Benchmarks
 from paper.experiments.benchmarks_page import (
@@ -107,7 +108,10 @@ def test_every_method_trains_as_the_page_says():
     }  # fmt: skip
     grid = scale.tasks["hypergrid 20^4, easy"]
     default = study.how(grid, DEFAULT, None)
-    assert default == {"batch": 16, "enumerate": True, "rule": None, "policy": grid.usual}
+    assert default == {
+        "batch": 16, "enumerate": True, "rule": None, "policy": grid.usual, "source": Fresh(),
+    }  # fmt: skip
+    assert study.how(scale.tasks["TFBind8"], DEFAULT, None)["source"] is None
     peer, ours = study.how(grid, PEER, grid.peer), study.how(grid, NATURAL, SampleSpace.network())
     assert peer["rule"] == Adam(1e-3, backward_rate=1e-3, log_z_rate=0.1)
     assert (peer["backward"], ours["backward"]) == (grid.network, Uniform())

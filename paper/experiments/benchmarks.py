@@ -12,7 +12,7 @@ That metric is the exact KL of the terminal law from the target where states are
 methods alike; the rank correlation of log q with log R on a test set for bit sequences; and
 elsewhere log Z, which is known, less the ELBO of 512 draws: the KL of trajectories. Where states
 are listed only to be judged, because there are more than `train` lists by itself, the default
-keeps the network that it would have chosen.
+keeps the network and the source that it would have chosen.
 
 Equal time is counted in milliseconds an update, all methods of a task in turn in one process,
 without evaluations; of two methods, each is judged at the last line of its record before the faster
@@ -48,6 +48,7 @@ from natgfn.envs import (
 from natgfn.optim import AbstractRule, Adam, SampleSpace
 from natgfn.policies import AbstractDesign, Network, Transformer, Uniform
 from natgfn.sampling import AbstractProposal, OnPolicy, UniformMixture
+from natgfn.sources import Fresh
 from natgfn.statespace import enumerate_states
 from natgfn.training import RECORD, Record, Setup, describe
 from natgfn.training import run as train
@@ -82,7 +83,8 @@ class Task:
         proposal: its exploration.
         backward: its backward policy; natural steps have the uniform one.
         listed: whether all states are listed, for exact metrics.
-        usual: the default's policy, where listing more states than usual would change it.
+        usual: the default's policy, where listing more states than usual would change it, and the
+            source with it.
         test: objects of the test set in the end, where there is one.
     """
 
@@ -250,7 +252,8 @@ class Benchmarks:
         """What a method sets of a run."""
         shared = {"batch": task.batch, "enumerate": task.listed}
         if method == DEFAULT:
-            return shared | {"rule": None, "policy": task.usual}
+            source = None if task.usual is None else Fresh()
+            return shared | {"rule": None, "policy": task.usual, "source": source}
         backward = task.backward if isinstance(rule, Adam) else Uniform()
         how = {"rule": rule, "policy": task.network, "proposal": task.proposal}
         return shared | how | {"backward": backward}
@@ -299,10 +302,8 @@ class Benchmarks:
         """The median time of an update of each method, measured in turn."""
         task, timers = self.scale.tasks[name], {}
         for method, rule in self.rules(name).items():
-            how = self.how(task, method, rule)
-            timers[method] = Timer(
-                task.env, design=how.pop("policy"), source=None, updates=task.updates, **how
-            )
+            how = {"source": None} | self.how(task, method, rule)
+            timers[method] = Timer(task.env, design=how.pop("policy"), updates=task.updates, **how)
         times = [  # the first round compiles
             {method: timer.seconds(self.scale.timed) for method, timer in timers.items()}
             for _ in range(rounds + 1)

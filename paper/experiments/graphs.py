@@ -122,7 +122,7 @@ SCALES: dict[str, dict[str, Case]] = {
         **{
             f"d=20, rows={rows}, seed={seed}": Case(
                 partial(simulated, 20, seed, rows),
-                {"fit": "fit --minutes 14"} | (_AS_GADGET if (rows, seed) == (200, 0) else {}),
+                {"fit": "fit --minutes 10"} | (_AS_GADGET if (rows, seed) == (200, 0) else {}),
                 reference=8.0,
                 limits=_OF_20,
             )

@@ -69,7 +69,7 @@ class Setup(eqx.Module):
     r"""$\mu$, which draws new trajectories."""
     source: AbstractSource | None = None
     """Where the trajectories of an update come from: rollouts, replay, a teacher. By default
-    rollouts; but with the default rule of a table of states, half of them paths to any objects of
+    rollouts; but with the default rule on listed states, half of them paths to any objects of
     the list (`usual_source`), and nothing at all where there are messages (`sources.Messages`)."""
     reference: AbstractProposal | None = None
     r"""$\nu$, the law that the objective averages over; by default the proposal."""
@@ -164,7 +164,7 @@ def decide(setup: Setup) -> tuple[Setup, str]:
     if rule is None:
         table = isinstance(policy, Table | ContextTable)
         rule = SampleSpace() if table else SampleSpace.network()
-        source = source or usual_source(policy, setup.reference)
+        source = source or usual_source(env, setup.reference)
     if watch is None:
         watch = (Exact(),) if isinstance(env, StateSpace) else (Sampled(),)
         watch = (WatchMessages(),) if messages else watch
@@ -187,22 +187,21 @@ def decide(setup: Setup) -> tuple[Setup, str]:
     return decided, f"{size}; {', '.join(chosen)}, watched by {seen_by}"
 
 
-def usual_source(policy: AbstractDesign, reference: AbstractProposal | None) -> AbstractSource:
-    """What goes with the default rule: for a table of states, half of every batch from their list.
+def usual_source(env: AbstractEnv, reference: AbstractProposal | None) -> AbstractSource:
+    """What goes with the default rule: half of every batch from the list of states, if any.
 
     The natural step corrects what a batch shows, and a policy's own trajectories do not show again
-    what the first updates made improbable. Hypergrid H=24, 2,000 updates, three seeds: KL 0.73 with
-    half of the modes missed on its own trajectories, 2.9e-4 with all of them found here, 1.3 for
-    the best of three rates of Adam; ahead of Adam on all of eight small targets, and nowhere behind
-    its own trajectories. `docs/ideas/unit-step.md` has the rest, and what was not kept.
+    what the first updates made improbable. Hypergrid H=24, 2,000 updates: KL of a table 0.73 with
+    half of the modes missed on its own trajectories, 2.9e-4 with all of them found here, and 1.3
+    for the best of three rates of Adam; of a network of 64 units 0.93, 9.5e-5 and, with Adam on the
+    same batches, 3.0e-3. `docs/ideas/unit-step.md` has the rest, and what was not kept.
 
     Args:
-        policy: the forward policy.
+        env: whether its states are listed.
         reference: the law that the objective averages over, if it was given: paths to known
             objects cannot be weighted by it.
     """
-    listed = isinstance(policy, Table) and reference is None
-    return Known() if listed else Fresh()
+    return Known() if isinstance(env, StateSpace) and reference is None else Fresh()
 
 
 def _require_room_for_a_state(env: AbstractEnv) -> None:
