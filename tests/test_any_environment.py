@@ -62,6 +62,11 @@ def test_too_many_states_are_not_and_a_network_learns():
     assert said.startswith("Hypergrid: more than 1,000 states, so not enumerated")
 
 
+def test_trajectories_that_take_long_are_announced():
+    assert "up to 199,999 steps a trajectory" in decide(Setup(ng.envs.Hypergrid(side=100_000)))[1]
+    assert "steps" not in decide(Setup(LARGE, max_states=1_000))[1]
+
+
 def test_a_network_on_a_small_environment_has_the_rule_of_networks_and_the_list():
     setup, _ = decide(Setup(GRID, policy=Network()))
     assert (setup.rule, setup.source) == (SampleSpace.network(), Known())

@@ -39,6 +39,9 @@ USUAL, INSISTED = 2**17, 2**23
 """The most states that are listed: where that is not asked for, and where it is."""
 
 
+LONG = 10_000
+"""Steps of a trajectory beyond which it is said that they take long."""
+
 SHARE = 0.1
 """Of the time of a run, that exact metrics should take by default; an estimate decides."""
 SEEDS = 2**32
@@ -181,6 +184,8 @@ def decide(setup: Setup) -> tuple[Setup, str]:
     _require_room(decided)
     if isinstance(policy, ContextTable | ContextMLP) and policy.size is not None:
         size += f", at most {policy.size} of them seen"
+    if (steps := int(env.max_steps)) > LONG:
+        size += f"; up to {steps:,} steps a trajectory, so an update may take minutes"
     parts = {"policy": policy, "rule": rule, "source": decided.source}
     chosen = [f"{name} {type(part).__name__}" for name, part in parts.items()]
     seen_by = ", ".join(type(w).__name__ for w in watch)
