@@ -32,6 +32,8 @@ from natgfn.sweeps import (
     vary,
 )
 from natgfn.sweeps.study import values_of
+from natgfn.training import CHECKPOINT
+from natgfn.training.files import earlier_of
 
 SMALL = ng.Setup(
     ng.envs.Hypergrid(side=3), ng.optim.Adam(0.1), updates=4, batch=4, evaluate_every=2, seeds=2
@@ -209,6 +211,17 @@ class _Broken(ng.objectives.TrajectoryBalance):
         raise RuntimeError("made to fail")
 
     residuals = __call__
+
+
+def test_a_trial_killed_before_its_last_checkpoint_is_not_finished(here, tmp_path):
+    """Its record is a line ahead then. (Found by `make faults`.)"""
+    folder = tmp_path / "s"
+    ng.sweep(SMALL, {}, out=folder, progress=False)
+    last = folder / "0000-seed-1" / CHECKPOINT
+    whole = last.read_bytes()
+    earlier_of(last).replace(last)
+    ng.sweep(SMALL, {}, out=folder, progress=False)
+    assert last.read_bytes() == whole
 
 
 def test_the_command_says_what_was_best(here, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import jax
 
 from ..errors import NatgfnError
 from ..statespace import StateSpace
-from ..training import RECORD, InUse, Record, Setup, describe, has_checkpoint, run
+from ..training import RECORD, InUse, Record, Setup, describe, run, updates_kept
 from ..watch import Line
 
 PATIENCE = 20.0
@@ -57,7 +57,7 @@ def _one_line(error: Exception) -> str:
 
 def last_line(setup: Setup, folder: Path) -> Line | None:
     """Of the record of a trial that has been finished; None of any other."""
-    if not has_checkpoint(folder):
+    if updates_kept(folder) < setup.updates:
         return None
     try:
         _, lines = Record(folder / RECORD).read()

@@ -41,3 +41,4 @@ from .store import locked as locked
 from .store import prolong as prolong
 from .store import read_header as read_header
 from .store import snapshot_path as snapshot_path
+from .store import updates_kept as updates_kept

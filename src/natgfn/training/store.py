@@ -108,6 +108,18 @@ def has_checkpoint(folder: Path) -> bool:
     return path.exists() or earlier_of(path).exists()
 
 
+def updates_kept(folder: Path) -> int:
+    """Updates after which the run in a folder was last saved; -1 if no whole checkpoint is there.
+
+    Its record may be a line ahead, if it was killed between the two.
+    """
+    try:
+        steps = checkpoint.read(folder / CHECKPOINT).get(".step", np.array(-1))
+    except checkpoint.Damaged:
+        return -1
+    return int(np.min(steps))
+
+
 @contextmanager
 def locked(folder: Path | None) -> Iterator[None]:
     """Make the folder of a run, and keep other processes out of it until the run has ended."""
