@@ -302,7 +302,7 @@ class Benchmarks:
         """The median time of an update of each method, measured in turn."""
         task, timers = self.scale.tasks[name], {}
         for method, rule in self.rules(name).items():
-            how = {"source": None} | self.how(task, method, rule)
+            how: dict[str, Any] = {"source": None, **self.how(task, method, rule)}
             timers[method] = Timer(task.env, design=how.pop("policy"), updates=task.updates, **how)
         times = [  # the first round compiles
             {method: timer.seconds(self.scale.timed) for method, timer in timers.items()}
