@@ -17,7 +17,7 @@ from natgfn.envs import AppendedBitSequences, BitSequences, Hypergrid
 from natgfn.objectives import DetailedBalance
 from natgfn.optim import Adam, Natural, SampleSpace
 from natgfn.policies import Network, Table, Uniform
-from natgfn.sampling import OnPolicy, names_of
+from natgfn.sampling import OnPolicy, UniformMixture, names_of
 from natgfn.sources import (
     ACE,
     AbstractSource,
@@ -57,8 +57,9 @@ def test_few_states_are_listed_and_learned_by_a_table():
 def test_too_many_states_are_not_and_a_network_learns():
     setup, said = decide(Setup(LARGE, max_states=1_000))
     assert setup.env is LARGE
-    assert (setup.policy, setup.rule) == (Network(), SampleSpace.network())
-    assert setup.watch == (Sampled(),)
+    assert (setup.policy, setup.rule) == (Network(), SampleSpace.network(kl=0.002))
+    assert setup.proposal == UniformMixture(2 / LARGE.max_steps)
+    assert (setup.source, setup.watch) == (Fresh(), (Sampled(),))
     assert said.startswith("Hypergrid: more than 1,000 states, so not enumerated")
 
 
@@ -70,6 +71,12 @@ def test_trajectories_that_take_long_are_announced():
 def test_a_network_on_a_small_environment_has_the_rule_of_networks_and_the_list():
     setup, _ = decide(Setup(GRID, policy=Network()))
     assert (setup.rule, setup.source) == (SampleSpace.network(), Known())
+    assert setup.proposal == OnPolicy()
+
+
+@pytest.mark.parametrize("given", [{"rule": SampleSpace.network()}, {"proposal": OnPolicy()}])
+def test_only_the_default_rule_explores_by_itself(given):
+    assert decide(Setup(LARGE, max_states=1_000, **given))[0].proposal == OnPolicy()
 
 
 @pytest.mark.parametrize("policy", [Table(), Network()])

@@ -275,9 +275,10 @@ class SampleSpace(AbstractRule):
             check_momentum(self.momentum)
 
     @classmethod
-    def network(cls) -> "SampleSpace":
-        """What a network needs."""
-        return cls(damping=10.0, momentum=0.9, scaled=True, log_z_rate=0.1, kl=0.05)
+    def network(cls, kl: float = 0.05) -> "SampleSpace":
+        """What a network needs; steps are shorter where it has to find modes by itself
+        (`training.usual_proposal`)."""
+        return cls(damping=10.0, momentum=0.9, scaled=True, log_z_rate=0.1, kl=kl)
 
     def transform(self) -> optax.GradientTransformationExtraArgs:
         step = proximal(self.damping, self.momentum, 0.999 if self.scaled else None, self.kl)

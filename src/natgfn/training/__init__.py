@@ -30,6 +30,7 @@ from .reporting import subject_of as subject_of
 from .result import Run as Run
 from .setup import Setup as Setup
 from .setup import decide as decide
+from .setup import usual_proposal as usual_proposal
 from .setup import usual_source as usual_source
 from .store import ARRAYS as ARRAYS
 from .store import CHECKPOINT as CHECKPOINT
