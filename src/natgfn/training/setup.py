@@ -199,8 +199,9 @@ def decide(setup: Setup) -> tuple[Setup, str]:
     if not isinstance(decided.proposal, OnPolicy):
         parts["proposal"] = decided.proposal
     chosen = [f"{name} {type(part).__name__}" for name, part in parts.items()]
-    seen_by = ", ".join(type(w).__name__ for w in watch)
-    return decided, f"{size}; {', '.join(chosen)}, watched by {seen_by}"
+    if watch:
+        chosen.append("watched by " + ", ".join(type(w).__name__ for w in watch))
+    return decided, f"{size}; {', '.join(chosen)}"
 
 
 def usual_source(env: AbstractEnv, reference: AbstractProposal | None) -> AbstractSource:
