@@ -147,7 +147,8 @@ const drawing = (() => {
     const [width, height] = [box.clientWidth, box.clientHeight];
     if (!width) return; // hidden
     const { x, y, colours, square } = chart;
-    x.upright = Boolean(x.names) && longest(x, Infinity) > (width - 120) / x.names.length;
+    const across = square ? Math.min(width, height) : width;
+    x.upright = Boolean(x.names) && longest(x, Infinity) + 4 > (across - 120) / x.names.length;
     const below = (x.upright ? longest(x, Infinity) + 8 : 18) + 16;
     const left = longest(y, y.names ? Infinity : height / 34) + (y.label ? 26 : 12);
     const plot = { left, top: 8, width: width - left - (colours ? 66 : 14), height: height - 8 - below, below };
