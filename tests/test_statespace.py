@@ -162,6 +162,13 @@ def test_enumeration_refuses_what_is_not_a_construction(env, options, message):
         enumerate_states(env, **options)
 
 
+def test_a_list_that_does_not_fit_is_refused_before_it_is_made(monkeypatch):
+    """However many states are allowed. (Found by `make faults`.)"""
+    monkeypatch.setattr("natgfn.memory.available", lambda: 2.0**20)
+    with pytest.raises(ValueError, match=r"^a list of 16,\d* states of Hypergrid, or more, would"):
+        enumerate_states(ng.envs.Hypergrid(side=100), max_states=10**9)
+
+
 def test_max_states_is_the_number_of_states_that_still_passes():
     assert enumerate_states(ng.envs.Hypergrid(side=3), max_states=18).num_states == 18
     with pytest.raises(ValueError, match="more than 17 states"):

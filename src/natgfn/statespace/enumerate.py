@@ -14,12 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..envs import AbstractEnv, HasModes, State
+from ..memory import require_memory
 from .rows import Numbers, describe, pack, unpack
 from .space import StateSpace
 
 _BATCH = 2**16
 _CHILDREN = 2**16  # of one block: fewer are mostly overhead, more delay the end of a hopeless walk
 _CHILD_BYTES = 2**24
+_LOOK = 2**14  # states after which it is seen whether there is memory; then at each doubling
+_EDGE, _ENTRIES = 48, 8  # bytes: of an edge, twice while they are joined; of child and parent
 _SMALL_BLOCKS = 128  # computed as large ones: as long as it takes to compile their own size
 
 
@@ -109,7 +112,7 @@ def _walk(env: AbstractEnv, max_states: int):
     init = pack(jax.tree.map(lambda x: np.asarray(x)[None], env.init()))
     numbers, edges = Numbers(init.shape[1]), []
     numbers.of(init)
-    sizes, first = _Sizes(_block(env)), 0
+    sizes, first, looked = _Sizes(_block(env)), 0, _LOOK
     depth, deeper = 0, 1  # states from number `deeper` on take more than `depth` actions
     with _said_aloud() as say:
         while first < len(numbers):
@@ -132,9 +135,21 @@ def _walk(env: AbstractEnv, max_states: int):
                     "instance, or raise max_states"
                 )
             edges.append((first + here, action, target))
+            if len(numbers) > looked:
+                looked = 2 * len(numbers)
+                _require_room(env, len(numbers), sum(len(part) for part, _, _ in edges))
             first += len(block)
             say(len(numbers))
     return numbers.rows, tuple(np.concatenate(column) for column in zip(*edges, strict=True))
+
+
+def _require_room(env: AbstractEnv, states: int, edges: int) -> None:
+    """Refuse to go on where what has been found would not fit once it is a table."""
+    require_memory(
+        f"a list of {states:,} states of {type(env).__name__}, or more,",
+        _EDGE * edges + _ENTRIES * env.num_actions * states,
+        "lower max_states, or do without a list (enumerate=False)",
+    )
 
 
 def _require_end(env: AbstractEnv, row: np.ndarray, depth: int) -> None:
