@@ -210,7 +210,7 @@ def usual_source(env: AbstractEnv, reference: AbstractProposal | None) -> Abstra
     The natural step corrects what a batch shows, and a policy's own trajectories do not show again
     what the first updates made improbable. Hypergrid H=24, 2,000 updates: KL of a table 0.73 with
     half of the modes missed on its own trajectories, 2.9e-4 with all of them found here, and 1.3
-    for the best of three rates of Adam; of a network of 64 units 0.93, 9.5e-5 and, with Adam on the
+    for the best of three rates of Adam; of a network of 64 units 1.04, 9.5e-5 and, with Adam on the
     same batches, 3.0e-3. `docs/ideas/unit-step.md` has the rest, and what was not kept.
 
     Args:
@@ -227,8 +227,8 @@ def usual_proposal(env: AbstractEnv) -> AbstractProposal:
 
     Together with steps of 0.002 nats at most in place of 0.05. Either alone loses modes: hypergrid
     H=24, not listed, 2,000 updates, mean KL of three seeds 0.93 with neither, 0.23 with random
-    actions alone, 0.93 with short steps alone, 4.1e-3 with both (all modes found), 3.9e-3 for Adam.
-    `docs/ideas/unit-step.md` has five more targets.
+    actions alone, 0.93 with short steps alone, 4.1e-3 with both, 3.9e-3 for Adam at one rate.
+    `docs/ideas/unit-step.md` has five more targets, on which both were chosen.
     """
     return UniformMixture(min(2 / int(env.max_steps), 0.5))
 
