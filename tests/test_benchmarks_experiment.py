@@ -11,7 +11,8 @@ import pytest
 from natgfn.envs import Hypergrid
 from natgfn.optim import Adam, SampleSpace
 from natgfn.policies import Uniform
-from natgfn.sources import Fresh
+from natgfn.sampling import UniformMixture
+from natgfn.training import Setup, decide
 from paper.experiments import benchmarks, reproduce
 from paper.experiments.benchmarks import SCALES, Benchmarks
 from paper.experiments.benchmarks_page import (
@@ -108,10 +109,13 @@ def test_every_method_trains_as_the_page_says():
     }  # fmt: skip
     grid = scale.tasks["hypergrid 20^4, easy"]
     default = study.how(grid, DEFAULT, None)
-    assert default == {
-        "batch": 16, "enumerate": True, "rule": None, "policy": grid.usual, "source": Fresh(),
+    alone, _ = decide(Setup(Hypergrid(side=20, dims=4), max_states=1_000))  # as a user would run it
+    assert isinstance(alone.proposal, UniformMixture)
+    for part in ("rule", "policy", "source", "proposal"):
+        assert default[part] == getattr(alone, part)
+    assert study.how(scale.tasks["TFBind8"], DEFAULT, None) == {
+        "batch": 16, "enumerate": True, "rule": None,
     }  # fmt: skip
-    assert study.how(scale.tasks["TFBind8"], DEFAULT, None)["source"] is None
     peer, ours = study.how(grid, PEER, grid.peer), study.how(grid, NATURAL, SampleSpace.network())
     assert peer["rule"] == Adam(1e-3, backward_rate=1e-3, log_z_rate=0.1)
     assert (peer["backward"], ours["backward"]) == (grid.network, Uniform())

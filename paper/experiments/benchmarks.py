@@ -12,7 +12,7 @@ That metric is the exact KL of the terminal law from the target where states are
 methods alike; the rank correlation of log q with log R on a test set for bit sequences; and
 elsewhere log Z, which is known, less the ELBO of 512 draws: the KL of trajectories. Where states
 are listed only to be judged, because there are more than `train` lists by itself, the default
-keeps the network and the source that it would have chosen.
+is what it would have chosen without a list.
 
 Equal time is counted in milliseconds an update, all methods of a task in turn in one process,
 without evaluations; of two methods, each is judged at the last line of its record before the faster
@@ -48,9 +48,8 @@ from natgfn.envs import (
 from natgfn.optim import AbstractRule, Adam, SampleSpace
 from natgfn.policies import AbstractDesign, Network, Transformer, Uniform
 from natgfn.sampling import AbstractProposal, OnPolicy, UniformMixture
-from natgfn.sources import Fresh
 from natgfn.statespace import enumerate_states
-from natgfn.training import RECORD, Record, Setup, describe
+from natgfn.training import RECORD, Record, Setup, decide, describe
 from natgfn.training import run as train
 from natgfn.watch import Sampled
 
@@ -83,8 +82,8 @@ class Task:
         proposal: its exploration.
         backward: its backward policy; natural steps have the uniform one.
         listed: whether all states are listed, for exact metrics.
-        usual: the default's policy, where listing more states than usual would change it, and the
-            source with it.
+        unlisted: whether `train` would not list the states by itself: the default is then what it
+            chooses without a list.
         test: objects of the test set in the end, where there is one.
     """
 
@@ -97,7 +96,7 @@ class Task:
     proposal: AbstractProposal = OnPolicy()
     backward: AbstractDesign = Uniform()
     listed: bool = False
-    usual: AbstractDesign | None = None
+    unlisted: bool = False
     test: int = 7_200
 
     @property
@@ -153,7 +152,7 @@ GRID = Task(
     proposal=UniformMixture(0.1, fade=30_000),
     backward=WIDE,
     listed=True,
-    usual=Network(),
+    unlisted=True,
 )
 BITS = Task(
     BitSequences,
@@ -170,7 +169,7 @@ SCALES = {
         {
             "hypergrid 8^2": replace(
                 GRID, make=partial(Hypergrid, 8), updates=40, network=SMALL, backward=SMALL,
-                proposal=UniformMixture(0.1, fade=20), usual=None,
+                proposal=UniformMixture(0.1, fade=20), unlisted=False,
             ),
             "bit sequences, append": replace(
                 BITS, make=partial(AppendedBitSequences, 16, 4, modes=4), updates=40,
@@ -195,7 +194,7 @@ SCALES = {
             "bit sequences, append": replace(BITS, make=AppendedBitSequences),
             "TFBind8": replace(TABLE, proposal=UniformMixture(1.0, fade=50_000)),
             "QM9-small": replace(
-                TABLE, make=lambda: QM9Small(os.environ[QM9]), usual=Network()
+                TABLE, make=lambda: QM9Small(os.environ[QM9]), unlisted=True
             ),
             "Ising 10 x 10 torus": Task(
                 partial(ising, 10), 20_000, "path_kl", Network(256, 4), adam(1e-2, 1e-3), batch=256
@@ -252,8 +251,11 @@ class Benchmarks:
         """What a method sets of a run."""
         shared = {"batch": task.batch, "enumerate": task.listed}
         if method == DEFAULT:
-            source = None if task.usual is None else Fresh()
-            return shared | {"rule": None, "policy": task.usual, "source": source}
+            if not task.unlisted:
+                return shared | {"rule": None}
+            chosen, _ = decide(Setup(task.make(), enumerate=False))
+            parts = ("rule", "policy", "source", "proposal")
+            return shared | {part: getattr(chosen, part) for part in parts}
         backward = task.backward if isinstance(rule, Adam) else Uniform()
         how = {"rule": rule, "policy": task.network, "proposal": task.proposal}
         return shared | how | {"backward": backward}
@@ -302,7 +304,7 @@ class Benchmarks:
         """The median time of an update of each method, measured in turn."""
         task, timers = self.scale.tasks[name], {}
         for method, rule in self.rules(name).items():
-            how: dict[str, Any] = {"source": None, **self.how(task, method, rule)}
+            how: dict[str, Any] = {"source": None, "policy": None, **self.how(task, method, rule)}
             timers[method] = Timer(task.env, design=how.pop("policy"), updates=task.updates, **how)
         times = [  # the first round compiles
             {method: timer.seconds(self.scale.timed) for method, timer in timers.items()}
